@@ -1,0 +1,80 @@
+/* A model: the weights of one GGUF file, bound and checked. Immutable; shared by any number of sessions. */
+#ifndef DS4_MODEL_H
+#define DS4_MODEL_H
+
+#include "gguf.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds4_model ds4_model;
+
+#define DS4_MAX_LAYERS 128
+
+/* Every number that decides the arithmetic. Names follow the GGUF keys. */
+typedef struct ds4_shape {
+    char name[32];           /* registry name: "flash", "pro", "ds4-tiny", "test-flash", "test-pro" */
+    uint32_t n_layer, n_embd, n_vocab;
+    uint32_t n_head, head_dim, n_rot;
+    uint32_t q_lora, o_lora, o_groups;
+    uint32_t n_expert, n_expert_used, n_expert_shared, n_ff;
+    uint32_t n_hash_layer, window;
+    uint32_t n_index_head, index_dim, index_top_k;
+    uint32_t n_hc, sinkhorn_iterations;
+    float expert_scale, norm_eps, hc_eps, swiglu_clamp;
+    float rope_base, compress_rope_base, yarn_factor, yarn_beta_fast, yarn_beta_slow;
+    uint64_t yarn_original_ctx;
+    uint32_t compress_ratio[DS4_MAX_LAYERS]; /* 0, 4 or 128 per layer */
+} ds4_shape;
+
+typedef struct ds4_model_options {
+    uint32_t struct_size;
+    const char *backend;     /* "auto" or "cpu" in this version; others answer DS4_E_UNAVAILABLE with the reason */
+    const char *mtp_path;    /* a separate file with the MTP block, or NULL */
+} ds4_model_options;
+
+DS4_API void ds4_model_options_init(ds4_model_options *o);
+
+/* Open, check the whole directory against the shape registry, bind the weights without copying them.
+ * DS4_E_UNSUPPORTED   another architecture or shape, a tensor type ds4 cannot compute with; lists every difference.
+ * DS4_E_FORMAT, DS4_E_IO   as ds4_gguf_open. */
+DS4_API ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err);
+DS4_API void ds4_model_close(ds4_model *m);  /* sessions keep their model alive; NULL is accepted */
+DS4_API void ds4_model_get_shape(const ds4_model *m, ds4_shape *out);
+DS4_API const ds4_gguf *ds4_model_gguf(const ds4_model *m);
+DS4_API int ds4_model_has_mtp(const ds4_model *m);
+/* Warnings of the load (extra tensors, ...), newline separated; empty when there are none. */
+DS4_API const char *ds4_model_warnings(const ds4_model *m);
+DS4_API const char *ds4_model_backend(const ds4_model *m);
+/* 16 bytes that identify the weights' directory and metadata (not every payload byte). */
+DS4_API void ds4_model_fingerprint(const ds4_model *m, uint8_t out[16]);
+
+/* The difference between a file and the shapes ds4 runs, without opening a model: `report` receives text
+ * (one line per difference, empty when it would load) cut at cap bytes; *shape the recognised or nearest shape. */
+DS4_API ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report, size_t cap, ds4_error *err);
+
+/* Memory that a session of n_ctx positions takes, in bytes. */
+typedef struct ds4_memory_plan {
+    uint64_t weights_bytes;       /* mapped from the file */
+    uint64_t window_bytes, compressed_bytes, indexer_bytes, compressor_bytes, scratch_bytes;
+    uint64_t total_session_bytes; /* all of the line above */
+} ds4_memory_plan;
+
+/* rows_f16: 1 when cache rows are stored as F16. chunk: largest prefill chunk. */
+DS4_API void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
+                              ds4_memory_plan *out);
+
+/* Called between tensors and layers on the calling thread, at most every 50 ms; non-zero stops the work. */
+typedef struct ds4_progress {
+    uint64_t done, total;    /* tokens of a prefill, or bytes of a check */
+} ds4_progress;
+typedef int (*ds4_pulse)(void *ud, const ds4_progress *p);
+
+/* Decode every weight and look for NaN and infinity; DS4_E_DATA names the first tensors, rows and columns. */
+DS4_API ds4_status ds4_model_check(const ds4_model *m, ds4_pulse pulse, void *ud, ds4_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,96 @@
+/* A session: one mutable timeline of tokens over a model, with its KV cache.
+ *
+ * One caller at a time: a second thread gets DS4_E_BUSY. Only ds4_session_cancel may be called from elsewhere.
+ * A cancelled or failed call leaves the session at the last whole chunk, valid and usable. */
+#ifndef DS4_SESSION_H
+#define DS4_SESSION_H
+
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds4_session ds4_session;
+
+enum { DS4_ACT_FLOAT = 0, DS4_ACT_QUANTIZED = 1 };
+
+typedef struct ds4_session_options {
+    uint32_t struct_size;
+    uint32_t n_ctx;        /* positions; 1 .. 1048576 */
+    uint32_t chunk;        /* largest prefill chunk; 1 .. 4096 (default 256) */
+    uint32_t n_threads;    /* 1 .. 256 (default: the machine's cores, at most 64) */
+    int32_t qat;           /* 1 (default): FP8/FP4 round trips of the released model; 0: as transformers */
+    int32_t rows_f16;      /* 1 (default): cache rows stored as F16; 0: F32 */
+    int32_t activations;   /* DS4_ACT_FLOAT (default) or DS4_ACT_QUANTIZED for quantized weights */
+    int32_t with_mtp;      /* 1: keep the MTP block's own rows, so that ds4_session_mtp works */
+} ds4_session_options;
+
+DS4_API void ds4_session_options_init(ds4_session_options *o);
+DS4_API ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err);
+DS4_API void ds4_session_free(ds4_session *s);
+
+/* Bring the session to `tokens` and leave the logits of the last position ready.
+ * Keeps what it has when it is a prefix of `tokens` (nothing is computed when they are equal), else starts again.
+ * tokens, n   ids in [0, n_vocab), n >= 1. *n_kept (may be NULL) receives the number of reused positions.
+ * DS4_E_ARGUMENT   an id is out of range or n is 0; DS4_E_CONTEXT  n > n_ctx: the session is unchanged.
+ * DS4_E_CANCELLED  the session stands at the last whole chunk. */
+DS4_API ds4_status ds4_session_sync(ds4_session *s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
+
+/* Append n tokens; errors as sync. `logits` NULL, or room for n * n_vocab floats: the logits of every appended
+ * position (row i belongs to tokens[i]). On DS4_E_CANCELLED the rows of whole chunks are filled. */
+DS4_API ds4_status ds4_session_eval(ds4_session *s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
+
+/* Logits [n_vocab] of the last position. Valid until the next call that changes the session.
+ * DS4_E_STATE when nothing was evaluated yet. */
+DS4_API ds4_status ds4_session_logits(ds4_session *s, const float **out, ds4_error *err);
+
+/* Logits [n_vocab] that the MTP block gives for the token after `next_token`, where next_token follows the last
+ * position. Does not move the session. DS4_E_STATE without with_mtp or on an empty session. */
+DS4_API ds4_status ds4_session_mtp(ds4_session *s, int32_t next_token, float *logits, ds4_error *err);
+
+DS4_API size_t ds4_session_pos(const ds4_session *s);            /* number of positions held */
+DS4_API const int32_t *ds4_session_tokens(const ds4_session *s); /* that many ids */
+DS4_API uint32_t ds4_session_n_ctx(const ds4_session *s);
+DS4_API void ds4_session_get_options(const ds4_session *s, ds4_session_options *out);
+DS4_API uint64_t ds4_session_bytes(const ds4_session *s);        /* memory held by caches and scratch */
+/* Forget everything. */
+DS4_API ds4_status ds4_session_reset(ds4_session *s, ds4_error *err);
+
+/* Stop a running call from another thread or a signal handler: it returns DS4_E_CANCELLED within a layer. */
+DS4_API void ds4_session_cancel(ds4_session *s);
+DS4_API void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud);
+
+/* Look at intermediate values: called on the calling thread with rows of float32 [n_rows][width], for
+ * stage "streams" (layer 0..n_layer, width n_hc * n_embd: before that layer; the last is the head's input). */
+typedef void (*ds4_tap)(void *ud, const char *stage, uint32_t layer, uint32_t pos, uint32_t n_rows, uint32_t width,
+                        const float *values);
+DS4_API void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud);
+
+/* Selection margins of the last call: the smallest score gap at a top-k boundary (infinity when none was cut). */
+DS4_API void ds4_session_margins(const ds4_session *s, float *indexer, float *router);
+
+/* A snapshot is a self-contained byte string: restoring it gives bit-identical results. It is bound to the model's
+ * fingerprint and to qat/rows_f16, and checked by length and checksum (DS4_E_SNAPSHOT). */
+DS4_API uint64_t ds4_session_snapshot_bytes(const ds4_session *s);
+DS4_API ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
+DS4_API ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err);
+
+/* ---- sampling ---- */
+typedef struct ds4_sampling {
+    float temperature;  /* <= 0: greedy, the lowest id wins ties */
+    uint32_t top_k;     /* 0: all; at most 1024 */
+    float top_p;        /* (0, 1] */
+    float min_p;        /* [0, 1], relative to the best token */
+} ds4_sampling;
+
+/* Draw one token. rng: state of an xorshift64* generator (0 is replaced by a fixed constant), advanced by one draw
+ * unless greedy. *logprob (may be NULL): log-softmax of the raw logits at the token.
+ * DS4_E_ARGUMENT for parameters out of range; DS4_E_DATA when no logit is finite. */
+DS4_API ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
+                              float *logprob, ds4_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
