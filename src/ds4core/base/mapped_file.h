@@ -1,0 +1,35 @@
+// A whole file mapped read-only into memory.
+//
+// The size is taken from the open descriptor, so it belongs to the very file that is mapped. A file that is cut
+// short by someone else afterwards raises SIGBUS when the lost part is read; nothing in user space can prevent that,
+// so callers copy what must outlive the file (the tokenizer does).
+#ifndef DS4_BASE_MAPPED_FILE_H
+#define DS4_BASE_MAPPED_FILE_H
+
+#include <cstdint>
+
+#include "ds4/status.h"
+
+namespace ds4 {
+
+class MappedFile {
+  public:
+    MappedFile() = default;
+    ~MappedFile();
+    MappedFile(const MappedFile &) = delete;
+    MappedFile &operator=(const MappedFile &) = delete;
+
+    // DS4_E_IO: cannot be opened or mapped, or is not a regular file. An empty file maps to size 0, data NULL.
+    ds4_status open(const char *path, ds4_error *err);
+
+    const uint8_t *data() const { return data_; }
+    uint64_t size() const { return size_; }
+
+  private:
+    const uint8_t *data_ = nullptr;
+    uint64_t size_ = 0;
+};
+
+}  // namespace ds4
+
+#endif
