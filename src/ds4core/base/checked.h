@@ -1,7 +1,6 @@
 // Sums and products of sizes that come from files or callers. They answer false instead of wrapping; *out is only
 // written on success.
-#ifndef DS4_BASE_CHECKED_H
-#define DS4_BASE_CHECKED_H
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ namespace ds4 {
 }
 
 }  // namespace ds4
-
-#endif

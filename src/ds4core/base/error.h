@@ -1,7 +1,6 @@
 // Filling a ds4_error. Every fallible function inside the core returns a ds4_status and ends a failure with one of
 // these calls; `err` may be NULL everywhere, the status is returned all the same.
-#ifndef DS4_BASE_ERROR_H
-#define DS4_BASE_ERROR_H
+#pragma once
 
 #include <cstdarg>
 #include <string>
@@ -32,5 +31,3 @@ ds4_status vfail(ds4_error *err, ds4_status code, uint64_t offset, int errnum, c
 std::string escape_name(std::string_view name, size_t max = 80);
 
 }  // namespace ds4
-
-#endif

@@ -2,8 +2,7 @@
 //
 // Written with integers so that every instruction set gives the same bits: f32 -> f16 rounds half to even, overflows
 // to infinity and keeps subnormals; NaN stays NaN.
-#ifndef DS4_BASE_HALF_H
-#define DS4_BASE_HALF_H
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -54,5 +53,3 @@ inline uint16_t f32_to_bf16(float x) {
 }
 
 }  // namespace ds4
-
-#endif

@@ -3,8 +3,7 @@
 // The size is taken from the open descriptor, so it belongs to the very file that is mapped. A file that is cut
 // short by someone else afterwards raises SIGBUS when the lost part is read; nothing in user space can prevent that,
 // so callers copy what must outlive the file (the tokenizer does).
-#ifndef DS4_BASE_MAPPED_FILE_H
-#define DS4_BASE_MAPPED_FILE_H
+#pragma once
 
 #include <cstdint>
 
@@ -31,5 +30,3 @@ class MappedFile {
 };
 
 }  // namespace ds4
-
-#endif

@@ -1,6 +1,5 @@
 // One step of UTF-8 decoding, strict: no overlong forms, no surrogates, nothing above U+10FFFF.
-#ifndef DS4_BASE_UTF8_H
-#define DS4_BASE_UTF8_H
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -32,5 +31,3 @@ inline size_t utf8_step(std::string_view text, size_t pos) {
 }
 
 }  // namespace ds4
-
-#endif

@@ -1,0 +1,115 @@
+// The extern "C" functions of ds4/gguf.h: check arguments, call inside, let no exception out.
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <new>
+
+#include "base/error.h"
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+
+using ds4::fail;
+
+namespace {
+
+using ull = unsigned long long;
+
+ds4_status unknown_type(uint32_t type, ds4_error *err) {
+    return fail(err, DS4_E_ARGUMENT, "tensor type %u is %s", type,
+                ds4::is_removed_type(type) ? "a removed type of the format" : "not a type of the format");
+}
+
+}  // namespace
+
+ds4_status ds4_gguf_open(const char *path, ds4_gguf **out, ds4_error *err) {
+    if (!path || !out) return fail(err, DS4_E_ARGUMENT, "ds4_gguf_open: path and out must not be NULL");
+    try {
+        auto g = std::make_unique<ds4_gguf>();
+        const ds4_status status = ds4::read_gguf(path, g.get(), err);
+        if (status == DS4_OK) *out = g.release();
+        return status;
+    } catch (const std::bad_alloc &) {
+        return fail(err, DS4_E_MEMORY, "out of memory while reading the directory of a GGUF file");
+    } catch (const std::exception &e) {
+        return fail(err, DS4_E_INTERNAL, "ds4_gguf_open: %s", e.what());
+    } catch (...) {
+        return fail(err, DS4_E_INTERNAL, "ds4_gguf_open: unknown exception");
+    }
+}
+
+void ds4_gguf_close(ds4_gguf *g) { delete g; }
+
+void ds4_gguf_get_info(const ds4_gguf *g, ds4_gguf_info *out) {
+    if (!out) return;
+    *out = g ? g->info : ds4_gguf_info{};
+}
+
+ds4_status ds4_gguf_get_kv(const ds4_gguf *g, uint64_t i, ds4_gguf_kv *out, ds4_error *err) {
+    if (!g || !out) return fail(err, DS4_E_ARGUMENT, "ds4_gguf_get_kv: NULL argument");
+    if (i >= g->kvs.size())
+        return fail(err, DS4_E_ARGUMENT, "metadata record %llu; the file has %llu", ull{i}, ull{g->kvs.size()});
+    *out = g->kvs[static_cast<size_t>(i)];
+    return DS4_OK;
+}
+
+ds4_status ds4_gguf_get_tensor(const ds4_gguf *g, uint64_t i, ds4_gguf_tensor *out, ds4_error *err) {
+    if (!g || !out) return fail(err, DS4_E_ARGUMENT, "ds4_gguf_get_tensor: NULL argument");
+    if (i >= g->tensors.size())
+        return fail(err, DS4_E_ARGUMENT, "tensor %llu; the file has %llu", ull{i}, ull{g->tensors.size()});
+    *out = g->tensors[static_cast<size_t>(i)];
+    return DS4_OK;
+}
+
+const char *ds4_type_name(uint32_t type) {
+    const ds4::TypeInfo *info = ds4::type_info(type);
+    return info ? info->name : nullptr;
+}
+
+ds4_status ds4_type_block(uint32_t type, uint32_t *n_elems, uint32_t *n_bytes, ds4_error *err) {
+    const ds4::TypeInfo *info = ds4::type_info(type);
+    if (!info) return unknown_type(type, err);
+    if (n_elems) *n_elems = info->block;
+    if (n_bytes) *n_bytes = info->bytes;
+    return DS4_OK;
+}
+
+ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, float *dst, ds4_error *err) {
+    const ds4::TypeInfo *info = ds4::type_info(type);
+    if (!info) return unknown_type(type, err);
+    if (!info->computable) return fail(err, DS4_E_UNSUPPORTED, "ds4 cannot decode tensor type %s", info->name);
+    uint64_t needed = 0;
+    if (!ds4::row_bytes(type, n, &needed))
+        return fail(err, DS4_E_ARGUMENT, "%llu values are not whole %s blocks of %u", ull{n}, info->name, info->block);
+    if (src_bytes < needed)
+        return fail(err, DS4_E_ARGUMENT, "%llu values of %s need %llu bytes, %llu were given", ull{n}, info->name,
+                    ull{needed}, ull{src_bytes});
+    if (n == 0) return DS4_OK;
+    if (!src || !dst) return fail(err, DS4_E_ARGUMENT, "ds4_dequantize: NULL argument");
+    ds4::dequantize_row(type, src, dst, n);
+    return DS4_OK;
+}
+
+ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n, void *dst, uint64_t dst_bytes, ds4_error *err) {
+    const ds4::TypeInfo *info = ds4::type_info(type);
+    if (!info) return unknown_type(type, err);
+    if (type != DS4_TYPE_F32 && type != DS4_TYPE_F16 && type != DS4_TYPE_BF16 && type != DS4_TYPE_Q8_0)
+        return fail(err, DS4_E_UNSUPPORTED, "ds4 encodes F32, F16, BF16 and Q8_0, not %s", info->name);
+    uint64_t needed = 0;
+    if (!ds4::row_bytes(type, n, &needed))
+        return fail(err, DS4_E_ARGUMENT, "%llu values are not whole %s blocks of %u", ull{n}, info->name, info->block);
+    if (dst_bytes < needed)
+        return fail(err, DS4_E_ARGUMENT, "%llu values of %s need %llu bytes, there is room for %llu", ull{n},
+                    info->name, ull{needed}, ull{dst_bytes});
+    if (n == 0) return DS4_OK;
+    if (!src || !dst) return fail(err, DS4_E_ARGUMENT, "ds4_quantize: NULL argument");
+    if (type == DS4_TYPE_Q8_0) {
+        // A block has one f16 scale: a value that is not finite, or whose scale overflows, would spoil 32 values.
+        constexpr float limit = 127.0f * 65504.0f;
+        for (uint64_t i = 0; i < n; ++i)
+            if (!(std::fabs(src[i]) <= limit))
+                return fail(err, DS4_E_DATA, "value %llu is %g; Q8_0 holds finite values up to %g", ull{i},
+                            static_cast<double>(src[i]), static_cast<double>(limit));
+    }
+    ds4::quantize_row(type, src, dst, n);
+    return DS4_OK;
+}
