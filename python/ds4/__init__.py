@@ -1,0 +1,111 @@
+"""ds4: running DeepSeek V4 (Flash and Pro) on your own machine.
+
+The names below are the public interface. They are loaded when they are first used, so importing the package costs
+nothing, and `ds4.chat` and `ds4.tokenizer` work without the native library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .errors import (
+        BackendUnavailableError,
+        Cancelled,
+        ClosedError,
+        ContextFullError,
+        DeviceError,
+        DeviceMemoryError,
+        DS4Error,
+        InternalError,
+        ModelFileError,
+        SessionBusyError,
+        SnapshotError,
+        StateError,
+        UnsupportedModelError,
+        WeightDataError,
+    )
+    from .gguf import GGUFFile, GGUFTensor, Metadata
+    from .library import cpu_isa, native_version, set_cpu_isa
+    from .model import MemoryPlan, Model, Shape
+    from .sampling import Sampler, log_softmax
+    from .session import Session, Step, TokenLogprob
+    from .stops import StopStrings
+    from .tokenizer import Tokenizer
+
+_HOMES = {
+    "errors": (
+        "BackendUnavailableError",
+        "Cancelled",
+        "ClosedError",
+        "ContextFullError",
+        "DS4Error",
+        "DeviceError",
+        "DeviceMemoryError",
+        "InternalError",
+        "ModelFileError",
+        "SessionBusyError",
+        "SnapshotError",
+        "StateError",
+        "UnsupportedModelError",
+        "WeightDataError",
+    ),
+    "gguf": ("GGUFFile", "GGUFTensor", "Metadata"),
+    "library": ("cpu_isa", "native_version", "set_cpu_isa"),
+    "model": ("MemoryPlan", "Model", "Shape"),
+    "sampling": ("Sampler", "log_softmax"),
+    "session": ("Session", "Step", "TokenLogprob"),
+    "stops": ("StopStrings",),
+    "tokenizer": ("Tokenizer",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BackendUnavailableError",
+    "Cancelled",
+    "ClosedError",
+    "ContextFullError",
+    "DS4Error",
+    "DeviceError",
+    "DeviceMemoryError",
+    "GGUFFile",
+    "GGUFTensor",
+    "InternalError",
+    "MemoryPlan",
+    "Metadata",
+    "Model",
+    "ModelFileError",
+    "Sampler",
+    "Session",
+    "SessionBusyError",
+    "Shape",
+    "SnapshotError",
+    "StateError",
+    "Step",
+    "StopStrings",
+    "TokenLogprob",
+    "Tokenizer",
+    "UnsupportedModelError",
+    "WeightDataError",
+    "__version__",
+    "cpu_isa",
+    "log_softmax",
+    "native_version",
+    "set_cpu_isa",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

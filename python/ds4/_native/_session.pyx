@@ -1,0 +1,321 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Sessions and sampling.
+
+Every method that enters the core releases the GIL, so another Python thread may try to enter as well: `enter` turns
+it away with `SessionBusyError` before it can disturb the state of the running call.
+"""
+
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_WRITABLE, Py_buffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from ds4._native._capi cimport (
+    DS4_ACT_FLOAT,
+    DS4_ACT_QUANTIZED,
+    ds4_error,
+    ds4_sample,
+    ds4_sampling,
+    ds4_session_bytes,
+    ds4_session_cancel,
+    ds4_session_create,
+    ds4_session_eval,
+    ds4_session_free,
+    ds4_session_get_options,
+    ds4_session_logits,
+    ds4_session_margins,
+    ds4_session_mtp,
+    ds4_session_options,
+    ds4_session_options_init,
+    ds4_session_pos,
+    ds4_session_reset,
+    ds4_session_restore,
+    ds4_session_set_pulse,
+    ds4_session_set_tap,
+    ds4_session_snapshot,
+    ds4_session_snapshot_bytes,
+    ds4_session_sync,
+    ds4_session_tokens,
+    ds4_shape,
+    ds4_model_get_shape,
+    ds4_status,
+)
+from ds4._native._core cimport Pulse, check, pulse_trampoline
+from ds4._native._model cimport Model
+
+import time
+
+from ds4.errors import ClosedError, SessionBusyError
+
+
+cdef void _tap_trampoline(void *ud, const char *stage, uint32_t layer, uint32_t pos, uint32_t n_rows,
+                          uint32_t width, const float *values) noexcept with gil:
+    cdef Session session = <Session>ud
+    if session.tap is None or session.pulse.error is not None:
+        return
+    try:
+        n_bytes = <Py_ssize_t>n_rows * <Py_ssize_t>width * <Py_ssize_t>sizeof(float)
+        copy = PyBytes_FromStringAndSize(<const char *>values, n_bytes)
+        session.tap(stage.decode(), layer, pos, n_rows, width, copy)
+    except BaseException as error:  # raised again after the call, which the next pulse stops
+        session.pulse.error = error
+
+
+cdef class Session:
+    """One timeline of tokens over a model. A finished or failed call always leaves it usable."""
+
+    def __init__(self, Model model not None, uint32_t n_ctx, chunk=None, threads=None, bint qat=True,
+                 bint rows_f16=True, bint quantized=False, bint with_mtp=False):
+        cdef ds4_session_options options
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef ds4_session *out = NULL
+        cdef ds4_shape shape
+        if self.session != NULL:
+            raise RuntimeError("this session exists already")
+        ds4_session_options_init(&options)
+        options.n_ctx = n_ctx
+        if chunk is not None:
+            options.chunk = chunk
+        if threads is not None:
+            options.n_threads = threads
+        options.qat = qat
+        options.rows_f16 = rows_f16
+        options.activations = DS4_ACT_QUANTIZED if quantized else DS4_ACT_FLOAT
+        options.with_mtp = with_mtp
+        with nogil:
+            status = ds4_session_create(model.model, &options, &out, &err)
+        check(status, &err)
+        ds4_model_get_shape(model.model, &shape)
+        self.n_vocab = shape.n_vocab
+        self.session = out
+        self.pulse = Pulse()
+        ds4_session_set_pulse(out, pulse_trampoline, <void *>self.pulse)
+
+    def __dealloc__(self):
+        # A running call holds a reference to this object, so nothing can be inside the core here.
+        if self.session != NULL:
+            with nogil:
+                ds4_session_free(self.session)
+
+    cdef int enter(self, object progress) except -1:
+        self.idle()
+        self.pulse.begin(progress)
+        self.thread = PyThread_get_thread_ident()
+        self.running = True
+        return 0
+
+    cdef int leave(self, ds4_status status, ds4_error *err) except -1:
+        self.running = False
+        return self.pulse.end(status, err)
+
+    cdef int idle(self) except -1:
+        if self.closed:
+            raise ClosedError("the session is closed")
+        if self.running:
+            raise SessionBusyError("another call is running in this session")
+        return 0
+
+    def sync(self, const int32_t[::1] tokens not None, progress=None) -> int:
+        """Bring the session to `tokens`; return the number of positions that were kept."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t n = <size_t>tokens.shape[0], n_kept = 0
+        cdef const int32_t *ids = &tokens[0] if n else NULL
+        self.enter(progress)
+        with nogil:
+            status = ds4_session_sync(self.session, ids, n, &n_kept, &err)
+        self.leave(status, &err)
+        return n_kept
+
+    def eval(self, const int32_t[::1] tokens not None, float[::1] logits=None, progress=None) -> None:
+        """Append `tokens`; `logits`, when given, receives the logits of every one of them, row after row."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t n = <size_t>tokens.shape[0]
+        cdef const int32_t *ids = &tokens[0] if n else NULL
+        cdef float *out = NULL
+        if logits is not None:
+            if logits.shape[0] != <Py_ssize_t>n * self.n_vocab:
+                raise ValueError(f"logits has {logits.shape[0]} values, not {n} x {self.n_vocab}")
+            out = &logits[0] if n else NULL
+        self.enter(progress)
+        with nogil:
+            status = ds4_session_eval(self.session, ids, n, out, &err)
+        self.leave(status, &err)
+
+    def logits_into(self, float[::1] out not None) -> None:
+        """Copy the logits of the last position into `out`, which holds n_vocab values."""
+        cdef ds4_error err
+        cdef const float *logits = NULL
+        if out.shape[0] != self.n_vocab:
+            raise ValueError(f"out has {out.shape[0]} values, not {self.n_vocab}")
+        self.idle()
+        check(ds4_session_logits(self.session, &logits, &err), &err)
+        memcpy(&out[0], logits, <size_t>self.n_vocab * sizeof(float))
+
+    def logits_view(self) -> LogitsView:
+        """Return the logits of the last position in place, valid until the session changes."""
+        cdef ds4_error err
+        cdef LogitsView view = LogitsView.__new__(LogitsView)
+        self.idle()
+        check(ds4_session_logits(self.session, &view.data, &err), &err)
+        view.shape[0] = self.n_vocab
+        view.strides[0] = sizeof(float)
+        view.session = self
+        return view
+
+    def mtp_into(self, int32_t next_token, float[::1] out not None) -> None:
+        """Write the MTP block's logits for the token after `next_token` into `out`."""
+        cdef ds4_error err
+        cdef ds4_status status
+        if out.shape[0] != self.n_vocab:
+            raise ValueError(f"out has {out.shape[0]} values, not {self.n_vocab}")
+        cdef float *logits = &out[0]
+        self.enter(None)
+        with nogil:
+            status = ds4_session_mtp(self.session, next_token, logits, &err)
+        self.leave(status, &err)
+
+    def pos(self) -> int:
+        """Return the number of positions held."""
+        return ds4_session_pos(self.session)
+
+    def tokens(self) -> list:
+        """Return the ids held. Not while another thread's call may be changing them."""
+        if self.running and self.thread != PyThread_get_thread_ident():
+            raise SessionBusyError("another call is running in this session")
+        cdef const int32_t *ids = ds4_session_tokens(self.session)
+        cdef size_t i, n = ds4_session_pos(self.session)
+        return [ids[i] for i in range(n)]
+
+    def options(self) -> dict:
+        """Return the settings in force, defaults filled in."""
+        cdef ds4_session_options o
+        ds4_session_get_options(self.session, &o)
+        return {
+            "n_ctx": o.n_ctx,
+            "chunk": o.chunk,
+            "threads": o.n_threads,
+            "qat": o.qat != 0,
+            "rows_f16": o.rows_f16 != 0,
+            "quantized": o.activations == DS4_ACT_QUANTIZED,
+            "with_mtp": o.with_mtp != 0,
+        }
+
+    def n_bytes(self) -> int:
+        """Return the memory held by caches and scratch, in bytes."""
+        return ds4_session_bytes(self.session)
+
+    def margins(self) -> tuple:
+        """Return the smallest score gaps (indexer, router) at a top-k boundary in the last call."""
+        cdef float indexer = 0, router = 0
+        self.idle()
+        ds4_session_margins(self.session, &indexer, &router)
+        return indexer, router
+
+    def reset(self) -> None:
+        """Forget everything."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_reset(self.session, &err)
+        self.leave(status, &err)
+
+    def set_tap(self, tap) -> None:
+        """Call `tap(stage, layer, pos, n_rows, width, bytes)` for intermediate values; None ends it."""
+        self.idle()
+        self.tap = tap
+        if tap is None:
+            ds4_session_set_tap(self.session, NULL, NULL)
+        else:
+            ds4_session_set_tap(self.session, _tap_trampoline, <void *>self)
+
+    def snapshot(self) -> bytes:
+        """Return the session's state as one byte string."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t n_bytes = 0
+        self.idle()
+        cdef uint64_t cap = ds4_session_snapshot_bytes(self.session)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>cap)
+        cdef char *buf = PyBytes_AS_STRING(out)
+        self.enter(None)
+        with nogil:
+            status = ds4_session_snapshot(self.session, buf, cap, &n_bytes, &err)
+        self.leave(status, &err)
+        return out if n_bytes == cap else out[:n_bytes]
+
+    def restore(self, const uint8_t[::1] data not None) -> None:
+        """Bring back the state of a snapshot."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t n_bytes = <uint64_t>data.shape[0]
+        cdef const uint8_t *buf = &data[0] if n_bytes else NULL
+        self.enter(None)
+        with nogil:
+            status = ds4_session_restore(self.session, buf, n_bytes, &err)
+        self.leave(status, &err)
+
+    def cancel(self) -> None:
+        """Stop the call that is running, from any thread. Without one, do nothing."""
+        if self.running:
+            self.pulse.stop = True
+            ds4_session_cancel(self.session)
+
+    def shutdown(self) -> None:
+        """Refuse calls from now on, stop the one that is running and wait until it has returned.
+
+        The memory is freed with the last reference to this object. Called from inside a callback of the running
+        call it cannot wait; then that call's return frees.
+        """
+        self.closed = True
+        while self.running and self.thread != PyThread_get_thread_ident():
+            self.cancel()
+            time.sleep(0.001)
+        if self.running:
+            self.cancel()
+
+
+cdef class LogitsView:
+    """Logits [n_vocab] float32 of a session as a read-only buffer."""
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("logits are read-only")
+        buffer.buf = <void *>self.data
+        buffer.obj = self
+        buffer.len = self.shape[0] * <Py_ssize_t>sizeof(float)
+        buffer.itemsize = sizeof(float)
+        buffer.readonly = 1
+        buffer.ndim = 1
+        buffer.format = NULL
+        if flags & PyBUF_FORMAT:
+            buffer.format = "f"
+        buffer.shape = self.shape
+        buffer.strides = self.strides
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
+
+def sample(const float[::1] logits not None, float temperature, uint32_t top_k, float top_p, float min_p,
+           uint64_t state) -> tuple:
+    """Draw one token; return (token, log-probability, state of the generator after the draw)."""
+    cdef ds4_error err
+    cdef ds4_status status
+    cdef ds4_sampling p
+    cdef int32_t token = -1
+    cdef float logprob = 0
+    cdef size_t n = <size_t>logits.shape[0]
+    cdef const float *values = &logits[0] if n else NULL
+    p.temperature = temperature
+    p.top_k = top_k
+    p.top_p = top_p
+    p.min_p = min_p
+    with nogil:
+        status = ds4_sample(values, n, &p, &state, &token, &logprob, &err)
+    check(status, &err)
+    return token, logprob, state

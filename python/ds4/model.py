@@ -1,0 +1,402 @@
+"""A model: the weights of one GGUF file, bound and checked, shared by any number of sessions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ._native import _model, _session
+from .errors import ClosedError
+from .gguf import GGUFFile, Metadata, encode_path
+from .session import Progress, Session
+from .tokenizer import Tokenizer
+
+__all__ = ["MemoryPlan", "Model", "Shape", "diagnose"]
+
+DEFAULT_N_CTX = 32_768
+DEFAULT_CHUNK = 256
+MAX_N_CTX = 1_048_576
+
+_EMBEDDED = "ds4-tiny.gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Every number that decides the arithmetic of a model; names follow the keys of the file.
+
+    Attributes
+    ----------
+    name : str
+        Name of the shape: "flash", "pro", "ds4-tiny", ...
+    n_layer, n_embd, n_vocab : int
+        Layers, width of the residual stream, token ids.
+    n_head, head_dim, n_rot : int
+        Attention heads, their width, and how many of its last values are rotated.
+    q_lora, o_lora, o_groups : int
+        Ranks of the query and output projections, and the groups of the latter.
+    n_expert, n_expert_used, n_expert_shared, n_ff : int
+        Routed experts, how many a token uses, shared experts, and an expert's width.
+    n_hash_layer : int
+        Leading layers whose experts are chosen by the token id.
+    window : int
+        Exact rows that attention sees.
+    n_index_head, index_dim, index_top_k : int
+        Heads of the indexer, their width, and how many compressed rows it chooses.
+    n_hc, sinkhorn_iterations : int
+        Residual streams, and the steps that balance their mixing.
+    expert_scale, norm_eps, hc_eps, swiglu_clamp : float
+        Factor of the routed experts, two guards of divisions, and the bound of gate and up.
+    rope_base, compress_rope_base, yarn_factor, yarn_beta_fast, yarn_beta_slow : float
+    yarn_original_ctx : int
+        Rotation of layers without and with compression.
+    compress_ratio : tuple of int
+        Per layer: positions that share a compressed row, or 0.
+    """
+
+    name: str
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    n_head: int
+    head_dim: int
+    n_rot: int
+    q_lora: int
+    o_lora: int
+    o_groups: int
+    n_expert: int
+    n_expert_used: int
+    n_expert_shared: int
+    n_ff: int
+    n_hash_layer: int
+    window: int
+    n_index_head: int
+    index_dim: int
+    index_top_k: int
+    n_hc: int
+    sinkhorn_iterations: int
+    expert_scale: float
+    norm_eps: float
+    hc_eps: float
+    swiglu_clamp: float
+    rope_base: float
+    compress_rope_base: float
+    yarn_factor: float
+    yarn_beta_fast: float
+    yarn_beta_slow: float
+    yarn_original_ctx: int
+    compress_ratio: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Memory of a session, in bytes.
+
+    Attributes
+    ----------
+    weights_bytes : int
+        Mapped from the file and shared by all sessions.
+    window_bytes, compressed_bytes, indexer_bytes, compressor_bytes : int
+        Exact rows, compressed rows, rows of the indexer, and unfinished groups.
+    scratch_bytes : int
+        Work space of a chunk.
+    total_session_bytes : int
+        All but the weights.
+    """
+
+    weights_bytes: int
+    window_bytes: int
+    compressed_bytes: int
+    indexer_bytes: int
+    compressor_bytes: int
+    scratch_bytes: int
+    total_session_bytes: int
+
+
+class _LazyTokenizer:
+    """Builds the tokenizer once; shared by a model and its sessions, so that it outlives `Model.close`."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata: Metadata | None = metadata
+        self._tokenizer: Tokenizer | None = None
+        self._lock = Lock()
+
+    def __call__(self) -> Tokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                assert self._metadata is not None
+                self._tokenizer = Tokenizer.from_gguf_metadata(self._metadata)
+                self._metadata = None
+            return self._tokenizer
+
+
+class Model:
+    """The weights of one GGUF file. Open one with `Model.open` or `Model.open_embedded`.
+
+    A model is immutable and may be used from many threads. Sessions keep the weights they need, so closing a model
+    ends only the use of this object.
+
+    Examples
+    --------
+    >>> with Model.open("flash.gguf") as model, model.session(n_ctx=32_768) as session:
+    ...     session.sync(model.tokenizer.encode("Why is the sky blue?"))
+    ...     for step in session.generate(max_tokens=64):
+    ...         print(step.text, end="")
+    """
+
+    def __init__(self, native: _model.Model, path: str) -> None:
+        self._native: _model.Model | None = native
+        self._path = path
+        self._shape = Shape(**native.shape())
+        self._metadata = Metadata(native.gguf())
+        self._tokenizer = _LazyTokenizer(self._metadata)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backend: str = "auto",
+        mtp: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Open a model file. The weights are mapped, not read.
+
+        Parameters
+        ----------
+        path : path-like
+            A GGUF file.
+        backend : str
+            "auto" or "cpu".
+        mtp : path-like, optional
+            A file with the MTP block, when that is not part of the model file.
+
+        Raises
+        ------
+        OSError
+            A file cannot be opened or is no regular file.
+        ModelFileError
+            It is damaged, cut short, or no GGUF v3 file; the error tells where.
+        UnsupportedModelError
+            It is a sound file of a model that ds4 does not run; the text lists every difference.
+        BackendUnavailableError
+            This build or machine has no such backend; the text says why.
+        """
+        if "\0" in backend:
+            raise ValueError("a backend's name holds no NUL")
+        shown = os.fsdecode(path)
+        native = _model.Model(encode_path(path), shown, backend, None if mtp is None else encode_path(mtp))
+        return cls(native, shown)
+
+    @staticmethod
+    def embedded_path() -> Path:
+        """Return the path of the small model that comes with the package.
+
+        Raises
+        ------
+        FileNotFoundError
+            This installation has none.
+        """
+        path = Path(__file__).parent / "models" / _EMBEDDED
+        if not path.is_file():
+            raise FileNotFoundError(f"this installation of ds4 has no embedded model ({path} is missing)")
+        return path
+
+    @classmethod
+    def open_embedded(cls, *, backend: str = "auto") -> Self:
+        """Open the small model that comes with the package; exceptions are those of `open`."""
+        return cls.open(cls.embedded_path(), backend=backend)
+
+    # What it is
+
+    @property
+    def path(self) -> str:
+        """The path that was opened."""
+        return self._path
+
+    @property
+    def shape(self) -> Shape:
+        """The numbers of the architecture."""
+        return self._shape
+
+    @property
+    def metadata(self) -> Metadata:
+        """Metadata of the file."""
+        self._open()
+        return self._metadata
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, built from the file when it is first asked for.
+
+        Raises
+        ------
+        ValueError
+            The file holds no token table, or one that is not DeepSeek V4's.
+        """
+        self._open()
+        return self._tokenizer()
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether an MTP block is loaded."""
+        return self._open().has_mtp()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of the load, such as tensors that nobody needs."""
+        return tuple(self._open().warnings())
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend in use."""
+        return self._open().backend()
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that identify the weights' directory and metadata (not every byte of the weights)."""
+        return self._open().fingerprint()
+
+    # What it does
+
+    def session(
+        self,
+        *,
+        n_ctx: int = DEFAULT_N_CTX,
+        chunk: int | None = None,
+        threads: int | None = None,
+        qat: bool = True,
+        activations: Literal["float32", "quantized"] = "float32",
+        rows: Literal["f16", "f32"] = "f16",
+        mtp: bool = False,
+    ) -> Session:
+        """Make a session, an empty timeline.
+
+        Parameters
+        ----------
+        n_ctx : int
+            Positions that it can hold, 1..1048576. Memory grows with it: see `memory_plan`.
+        chunk : int, optional
+            Largest number of tokens computed together, 1..4096; 256 when not given.
+        threads : int, optional
+            Threads that compute, 1..256; the machine's cores, at most 64, when not given.
+        qat : bool
+            Simulate the rounding steps that the released model was trained with. False computes as transformers does.
+        activations : {"float32", "quantized"}
+            "quantized" rounds activations to 8 bits where they meet quantized weights: faster, a little less exact.
+        rows : {"f16", "f32"}
+            Storage format of cache rows.
+        mtp : bool
+            Also keep what `Session.mtp_logits` needs.
+
+        Raises
+        ------
+        ValueError
+            A parameter is out of its range, or `mtp` is asked of a model without an MTP block.
+        MemoryError
+            There is not enough memory.
+        """
+        native = self._open()
+        _check_range("n_ctx", n_ctx, MAX_N_CTX)
+        if chunk is not None:
+            _check_range("chunk", chunk, 4096)
+        if threads is not None:
+            _check_range("threads", threads, 256)
+        _check_choice("activations", activations, ("float32", "quantized"))
+        _check_choice("rows", rows, ("f16", "f32"))
+        if mtp and not native.has_mtp():
+            raise ValueError("mtp=True, but the model has no MTP block; give its file to Model.open")
+        inner = _session.Session(
+            native, n_ctx, chunk, threads, bool(qat), rows == "f16", activations == "quantized", bool(mtp)
+        )
+        return Session(self, inner, self._tokenizer)
+
+    def memory_plan(
+        self,
+        n_ctx: int = DEFAULT_N_CTX,
+        *,
+        chunk: int = DEFAULT_CHUNK,
+        rows: Literal["f16", "f32"] = "f16",
+        mtp: bool = False,
+    ) -> MemoryPlan:
+        """Return the memory that a session with these settings takes, without making one."""
+        native = self._open()
+        _check_range("n_ctx", n_ctx, MAX_N_CTX)
+        _check_range("chunk", chunk, 4096)
+        _check_choice("rows", rows, ("f16", "f32"))
+        return MemoryPlan(**native.memory(n_ctx, chunk, rows == "f16", bool(mtp)))
+
+    def check(self, *, progress: Progress | None = None) -> None:
+        """Decode every weight and look for values that are not finite. Reads the whole file.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called with (done, total), in bytes, about every 50 ms. What it raises ends the check and is passed on.
+
+        Raises
+        ------
+        WeightDataError
+            A weight is NaN or infinite; the text names the first tensors, rows and columns.
+        """
+        self._open().check(progress)
+
+    # Life
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def close(self) -> None:
+        """End the use of this object. The file stays mapped until the last session is gone. Closing twice is fine."""
+        self._native = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {self._shape.name} {self._path!r}{' (closed)' if self.closed else ''}>"
+
+    def _open(self) -> _model.Model:
+        if self._native is None:
+            raise ClosedError(f"the model {self._path} is closed")
+        return self._native
+
+
+def diagnose(file: GGUFFile) -> tuple[str, str]:
+    """Compare a file with the shapes that ds4 runs, without opening it as a model.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        An open file; only its directory is looked at.
+
+    Returns
+    -------
+    name : str
+        The recognised shape, or the nearest one.
+    report : str
+        One line per difference; empty when the file would load.
+    """
+    shape, report = _model.diagnose(file.native)
+    return str(shape["name"]), report
+
+
+def _check_range(name: str, value: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be int, not {type(value).__name__}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} must be in 1..{most}, not {value}")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
