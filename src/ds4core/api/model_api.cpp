@@ -1,0 +1,75 @@
+// The extern "C" functions of ds4/model.h, and the choice of the CPU variant.
+#include <algorithm>
+#include <cstring>
+
+#include "api/guard.h"
+#include "backend/cpu/isa.h"
+#include "kv/cache.h"
+#include "model/graph.h"
+#include "model/model.h"
+
+using ds4::fail;
+using ds4::guarded;
+
+const char *ds4_cpu_isa(void) { return ds4::cpu::active_kernels()->name; }
+
+ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err) { return ds4::cpu::limit_isa(name, err); }
+
+void ds4_model_options_init(ds4_model_options *o) {
+    if (o) *o = {sizeof(ds4_model_options), "auto", nullptr};
+}
+
+ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err) {
+    if (!path || !out) return fail(err, DS4_E_ARGUMENT, "ds4_model_open: path and out must not be NULL");
+    ds4_model_options options;
+    ds4_model_options_init(&options);
+    if (o) {
+        if (o->struct_size != sizeof(options))
+            return fail(err, DS4_E_ARGUMENT, "ds4_model_options has size %u, this library expects %zu", o->struct_size,
+                        sizeof(options));
+        options = *o;
+    }
+    return guarded("ds4_model_open", err, [&] { return ds4::open_model(path, options, out, err); });
+}
+
+void ds4_model_close(ds4_model *m) { ds4::release_model(m); }
+
+void ds4_model_get_shape(const ds4_model *m, ds4_shape *out) {
+    if (m && out) *out = m->shape;
+}
+const ds4_gguf *ds4_model_gguf(const ds4_model *m) { return m ? m->file.get() : nullptr; }
+int ds4_model_has_mtp(const ds4_model *m) { return m && m->mtp; }
+const char *ds4_model_warnings(const ds4_model *m) { return m ? m->warnings.c_str() : ""; }
+const char *ds4_model_backend(const ds4_model *m) { return m ? m->ops->name : ""; }
+void ds4_model_fingerprint(const ds4_model *m, uint8_t out[16]) {
+    if (m && out) memcpy(out, m->fingerprint, 16);
+}
+
+ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report, size_t cap, ds4_error *err) {
+    if (!g || !shape || !report || !cap) return fail(err, DS4_E_ARGUMENT, "ds4_model_diagnose: NULL argument");
+    return guarded("ds4_model_diagnose", err, [&] {
+        ds4::Findings f;
+        ds4_status st = ds4::find_problems(*g, shape, &f, err);
+        if (st != DS4_OK) return st;
+        const std::string text = f.text();
+        const size_t n = std::min(text.size(), cap - 1);
+        memcpy(report, text.data(), n);
+        report[n] = 0;
+        return DS4_OK;
+    });
+}
+
+void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
+                      ds4_memory_plan *out) {
+    if (!shape || !out) return;
+    *out = {};
+    ds4::plan_cache(*shape, {n_ctx, chunk, rows_f16 ? 1u : 0u, with_mtp != 0}, out);
+    out->scratch_bytes = ds4::Scratch::bytes(*shape, chunk);
+    out->total_session_bytes = out->window_bytes + out->compressed_bytes + out->indexer_bytes + out->compressor_bytes +
+                               out->scratch_bytes;
+}
+
+ds4_status ds4_model_check(const ds4_model *m, ds4_pulse pulse, void *ud, ds4_error *err) {
+    if (!m) return fail(err, DS4_E_ARGUMENT, "ds4_model_check: model is NULL");
+    return guarded("ds4_model_check", err, [&] { return ds4::check_weights(*m, pulse, ud, err); });
+}

@@ -1,0 +1,141 @@
+// The extern "C" functions of ds4/session.h: who may enter a session, and nothing else.
+#include <algorithm>
+#include <thread>
+
+#include <unistd.h>
+
+#include "api/guard.h"
+#include "session/sample.h"
+#include "session/session.h"
+
+using ds4::fail;
+using ds4::guarded;
+
+namespace {
+
+// One caller at a time, in the process that made the session; exceptions stop here.
+template <class F> ds4_status enter(ds4_session *s, const char *what, ds4_error *err, F &&body) noexcept {
+    if (!s) return fail(err, DS4_E_ARGUMENT, "%s: session is NULL", what);
+    if (s->model->owner != getpid())
+        return fail(err, DS4_E_STATE, "%s: the session belongs to the parent process; open the model again after fork",
+                    what);
+    bool idle = false;
+    if (!s->busy.compare_exchange_strong(idle, true))
+        return fail(err, DS4_E_BUSY, "%s: another thread is using this session", what);
+    ds4_status st = guarded(what, err, body);
+    // A cancel that arrives while nothing runs stops the next call; one that was served is spent.
+    if (st == DS4_E_CANCELLED) s->cancel.store(false);
+    s->busy.store(false);
+    return st;
+}
+
+}  // namespace
+
+void ds4_session_options_init(ds4_session_options *o) {
+    if (!o) return;
+    *o = {};
+    o->struct_size = sizeof(*o);
+    o->n_ctx = 32768;
+    o->chunk = 256;
+    o->n_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 64u);
+    o->qat = 1;
+    o->rows_f16 = 1;
+    o->activations = DS4_ACT_FLOAT;
+}
+
+ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err) {
+    if (!m || !out) return fail(err, DS4_E_ARGUMENT, "ds4_session_create: model and out must not be NULL");
+    if (m->owner != getpid())
+        return fail(err, DS4_E_STATE, "the model belongs to the parent process; open it again after fork");
+    ds4_session_options options;
+    ds4_session_options_init(&options);
+    if (o) {
+        if (o->struct_size != sizeof(options))
+            return fail(err, DS4_E_ARGUMENT, "ds4_session_options has size %u, this library expects %zu", o->struct_size,
+                        sizeof(options));
+        options = *o;
+    }
+    return guarded("ds4_session_create", err, [&] { return ds4::create_session(m, options, out, err); });
+}
+
+void ds4_session_free(ds4_session *s) {
+    if (!s) return;
+    ds4_model *m = s->model;
+    // After a fork the workers do not exist here: joining them would wait for ever, so the memory is left alone.
+    if (m->owner != getpid()) return;
+    delete s;
+    ds4::release_model(m);
+}
+
+ds4_status ds4_session_sync(ds4_session *s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err) {
+    return enter(s, "ds4_session_sync", err, [&] { return ds4::sync_session(*s, tokens, n, n_kept, err); });
+}
+
+ds4_status ds4_session_eval(ds4_session *s, const int32_t *tokens, size_t n, float *logits, ds4_error *err) {
+    return enter(s, "ds4_session_eval", err, [&] { return ds4::eval_session(*s, tokens, n, logits, err); });
+}
+
+ds4_status ds4_session_logits(ds4_session *s, const float **out, ds4_error *err) {
+    return enter(s, "ds4_session_logits", err, [&] {
+        if (!out) return fail(err, DS4_E_ARGUMENT, "ds4_session_logits: out is NULL");
+        if (s->tokens.empty()) return fail(err, DS4_E_STATE, "no logits yet: the session holds no position");
+        *out = s->logits.data();
+        return DS4_OK;
+    });
+}
+
+ds4_status ds4_session_mtp(ds4_session *s, int32_t next_token, float *logits, ds4_error *err) {
+    return enter(s, "ds4_session_mtp", err, [&] {
+        if (!logits) return fail(err, DS4_E_ARGUMENT, "ds4_session_mtp: logits is NULL");
+        return ds4::mtp_session(*s, next_token, logits, err);
+    });
+}
+
+ds4_status ds4_session_reset(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_reset", err, [&] {
+        ds4::reset_session(*s);
+        return DS4_OK;
+    });
+}
+
+size_t ds4_session_pos(const ds4_session *s) { return s ? s->tokens.size() : 0; }
+const int32_t *ds4_session_tokens(const ds4_session *s) { return s ? s->tokens.data() : nullptr; }
+uint32_t ds4_session_n_ctx(const ds4_session *s) { return s ? s->options.n_ctx : 0; }
+void ds4_session_get_options(const ds4_session *s, ds4_session_options *out) {
+    if (s && out) *out = s->options;
+}
+uint64_t ds4_session_bytes(const ds4_session *s) {
+    return s ? s->cache.bytes() + ds4::Scratch::bytes(s->model->shape, s->options.chunk) : 0;
+}
+
+void ds4_session_cancel(ds4_session *s) {
+    if (s) s->cancel.store(true);
+}
+void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud) {
+    if (!s) return;
+    s->pulse = pulse;
+    s->pulse_ud = ud;
+}
+void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud) {
+    if (!s) return;
+    s->tap = tap;
+    s->tap_ud = ud;
+}
+void ds4_session_margins(const ds4_session *s, float *indexer, float *router) {
+    if (s && indexer) *indexer = s->margins.indexer;
+    if (s && router) *router = s->margins.router;
+}
+
+uint64_t ds4_session_snapshot_bytes(const ds4_session *s) { return s ? ds4::snapshot_bytes(*s) : 0; }
+ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err) {
+    return enter(s, "ds4_session_snapshot", err, [&] { return ds4::write_snapshot(*s, buf, cap, n_bytes, err); });
+}
+ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err) {
+    return enter(s, "ds4_session_restore", err, [&] { return ds4::read_snapshot(*s, buf, n_bytes, err); });
+}
+
+ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
+                      float *logprob, ds4_error *err) {
+    if (!logits || !n || !p || !rng || !token) return fail(err, DS4_E_ARGUMENT, "ds4_sample: NULL argument or no logits");
+    return guarded("ds4_sample", err, [&] { return ds4::sample(logits, n, *p, rng, token, logprob, err); });
+}

@@ -1,0 +1,70 @@
+// The table through which the graph reaches a device. One table per backend; a backend holds no globals.
+//
+// Operations are enqueued and may run later; a failure is sticky on the queue and reported by queue_wait.
+// The CPU's scalar code is the definition of every operation.
+#pragma once
+
+#include "backend/kernel_args.h"
+#include "ds4/status.h"
+
+struct ds4_device;
+struct ds4_buffer;
+struct ds4_queue;
+
+// Smallest gap at a selection boundary since margins_reset: tells a wrong engine from an undecidable input.
+struct ds4_margins {
+    float indexer, router;
+};
+
+struct ds4_backend_ops {
+    uint32_t abi_version;
+    uint32_t struct_size;
+    const char *name;
+
+    ds4_status (*device_open)(ds4_device **out, ds4_error *err);
+    void (*device_close)(ds4_device *);
+
+    // alloc gives zeroed memory; import_host makes a read-only buffer over host memory that outlives it.
+    ds4_status (*buffer_alloc)(ds4_device *, uint64_t bytes, ds4_buffer **out, ds4_error *err);
+    ds4_status (*buffer_import_host)(ds4_device *, const void *host, uint64_t bytes, ds4_buffer **out, ds4_error *err);
+    void (*buffer_free)(ds4_buffer *);
+
+    ds4_status (*queue_create)(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err);
+    void (*queue_destroy)(ds4_queue *);
+    ds4_status (*queue_wait)(ds4_queue *, ds4_error *err);
+    void (*upload)(ds4_queue *, ds4_ref dst, const void *src, uint64_t bytes);
+    void (*download)(ds4_queue *, void *dst, ds4_ref src, uint64_t bytes);  // complete on return
+    void (*copy)(ds4_queue *, ds4_ref dst, ds4_ref src, uint64_t bytes);
+    void (*margins_reset)(ds4_queue *);
+    ds4_margins (*margins)(ds4_queue *);
+
+    void (*embed)(ds4_queue *, const ds4_args_embed *);
+    void (*rms_norm)(ds4_queue *, const ds4_args_rms_norm *);
+    void (*matmul)(ds4_queue *, const ds4_args_matmul *);
+    void (*hc_pre)(ds4_queue *, const ds4_args_hc_pre *);
+    void (*hc_post)(ds4_queue *, const ds4_args_hc_post *);
+    void (*hc_head)(ds4_queue *, const ds4_args_hc_head *);
+    void (*rope)(ds4_queue *, const ds4_args_rope *);
+    void (*round_rows)(ds4_queue *, const ds4_args_round_rows *);
+    void (*store_rows)(ds4_queue *, const ds4_args_store_rows *);
+    void (*compress)(ds4_queue *, const ds4_args_compress *);
+    void (*indexer)(ds4_queue *, const ds4_args_indexer *);
+    void (*attention)(ds4_queue *, const ds4_args_attention *);
+    void (*router)(ds4_queue *, const ds4_args_router *);
+    void (*experts)(ds4_queue *, const ds4_args_experts *);
+    void (*swiglu)(ds4_queue *, const ds4_args_swiglu *);
+    void (*add_rows)(ds4_queue *, const ds4_args_add_rows *);
+};
+
+#define DS4_BACKEND_ABI 1
+
+namespace ds4 {
+
+// "auto" and "cpu" give the CPU table; other names fail with DS4_E_UNAVAILABLE and the reason.
+ds4_status find_backend(const char *name, const ds4_backend_ops **out, ds4_error *err);
+const ds4_backend_ops *cpu_backend();
+
+inline ds4_ref ref(ds4_buffer *b, uint64_t offset = 0) { return {reinterpret_cast<uint64_t>(b), offset}; }
+inline ds4_ref advance(ds4_ref r, uint64_t bytes) { return {r.buffer, r.offset + bytes}; }
+
+}  // namespace ds4

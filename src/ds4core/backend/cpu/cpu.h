@@ -1,0 +1,94 @@
+// What the files of the CPU backend share: the concrete buffer and queue, and access to both.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "base/thread_pool.h"
+
+struct ds4_buffer {
+    uint8_t *base = nullptr;
+    uint64_t bytes = 0;
+    bool owned = false;
+};
+
+struct ds4_queue {
+    explicit ds4_queue(unsigned n_threads) : pool(n_threads), scratch(n_threads) {}
+    ds4::ThreadPool pool;
+    const ds4::cpu::Kernels *kernels = nullptr;
+    ds4_status status = DS4_OK;  // sticky
+    char message[256] = {};
+    ds4_margins margins{};
+    // Work space that grows to the largest need and stays: one for the queue, one a thread.
+    std::vector<float> shared, shared2;
+    std::vector<std::vector<float>> scratch;
+    std::vector<uint8_t> packed;
+    std::vector<uint32_t> lists;
+};
+
+namespace ds4::cpu {
+
+template <class T = float> inline T *ptr(ds4_ref r) {
+    return r.buffer ? reinterpret_cast<T *>(reinterpret_cast<ds4_buffer *>(r.buffer)->base + r.offset) : nullptr;
+}
+
+inline float *grow(std::vector<float> &v, size_t n) {
+    if (v.size() < n) v.resize(n);
+    return v.data();
+}
+
+inline const uint8_t *weight_row(const ds4_weight &w, uint32_t matrix, uint32_t row) {
+    return ptr<const uint8_t>(w.data) + matrix * w.matrix_stride + row * w.row_stride;
+}
+
+// Decode one row of a weight (or of a cache) with the queue's kernels.
+void decode_row(const Kernels *k, uint32_t type, const void *src, float *dst, size_t n);
+
+// Rows of a KV cache, stored as F32 or F16.
+inline size_t cache_row_bytes(uint32_t row_type, size_t dim) { return dim * (row_type == DS4_ROW_F16 ? 2 : 4); }
+void load_row(const Kernels *k, uint32_t row_type, const uint8_t *rows, size_t index, size_t dim, float *dst);
+void store_row(uint32_t row_type, uint8_t *rows, size_t index, size_t dim, const float *src);
+
+void rms_row(const Kernels *k, const float *x, const float *w, float *y, size_t dim, float eps);
+void rope_row(float *x, size_t dim, size_t n_rot, const float *cosine, const float *sine);
+// cosine, sine [n_rot / 2] of the float32 angles pos * freqs[i].
+void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float sign, float *cosine, float *sine);
+
+// Activations of a batch, ready to be multiplied with rows of one weight type: float32 as they are, or rounded to
+// 8 bits once per row when `quantized` and the type has an integer product.
+class ActivationRows {
+public:
+    // x: n rows of n_in floats, x_stride apart. Quantizing uses `store` and the pool.
+    ActivationRows(ds4_queue *q, uint32_t type, const float *x, size_t n, size_t x_stride, size_t n_in, bool quantized,
+                   std::vector<uint8_t> &store);
+    // out[j * out_stride] = w_row . x[first + j], j < n. tmp: n_in floats of the calling thread.
+    void dot(const uint8_t *w_row, size_t first, size_t n, float *out, size_t out_stride, float *tmp) const;
+
+private:
+    const Kernels *k_;
+    uint32_t type_;
+    const float *x_;
+    size_t x_stride_, n_in_;
+    const uint8_t *packed_ = nullptr;
+    size_t packed_bytes_ = 0;
+};
+
+void embed(ds4_queue *, const ds4_args_embed *);
+void rms_norm(ds4_queue *, const ds4_args_rms_norm *);
+void matmul(ds4_queue *, const ds4_args_matmul *);
+void hc_pre(ds4_queue *, const ds4_args_hc_pre *);
+void hc_post(ds4_queue *, const ds4_args_hc_post *);
+void hc_head(ds4_queue *, const ds4_args_hc_head *);
+void rope(ds4_queue *, const ds4_args_rope *);
+void round_rows(ds4_queue *, const ds4_args_round_rows *);
+void store_rows(ds4_queue *, const ds4_args_store_rows *);
+void compress(ds4_queue *, const ds4_args_compress *);
+void indexer(ds4_queue *, const ds4_args_indexer *);
+void attention(ds4_queue *, const ds4_args_attention *);
+void router(ds4_queue *, const ds4_args_router *);
+void experts(ds4_queue *, const ds4_args_experts *);
+void swiglu(ds4_queue *, const ds4_args_swiglu *);
+void add_rows(ds4_queue *, const ds4_args_add_rows *);
+
+}  // namespace ds4::cpu

@@ -1,0 +1,134 @@
+// Device, buffers and queue of the CPU backend, and its table.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <system_error>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa.h"
+#include "base/error.h"
+
+struct ds4_device {
+    int unused = 0;  // the host needs no state
+};
+
+namespace ds4::cpu {
+namespace {
+
+ds4_status device_open(ds4_device **out, ds4_error *err) {
+    *out = new (std::nothrow) ds4_device;
+    return *out ? DS4_OK : fail(err, DS4_E_MEMORY, "out of memory while opening the cpu device");
+}
+void device_close(ds4_device *d) { delete d; }
+
+// calloc leaves large areas untouched until written, so a cache for a long context costs only what is used.
+ds4_status buffer_alloc(ds4_device *, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
+    auto *b = new (std::nothrow) ds4_buffer;
+    if (b && bytes <= SIZE_MAX) b->base = static_cast<uint8_t *>(std::calloc(bytes ? bytes : 1, 1));
+    if (!b || !b->base) {
+        delete b;
+        return fail(err, DS4_E_MEMORY, "out of memory: a buffer of %llu bytes was refused; use a smaller context",
+                    static_cast<unsigned long long>(bytes));
+    }
+    b->bytes = bytes;
+    b->owned = true;
+    *out = b;
+    return DS4_OK;
+}
+
+ds4_status buffer_import_host(ds4_device *, const void *host, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
+    auto *b = new (std::nothrow) ds4_buffer;
+    if (!b) return fail(err, DS4_E_MEMORY, "out of memory while importing a mapped file");
+    b->base = static_cast<uint8_t *>(const_cast<void *>(host));  // only read: weights have no writing operation
+    b->bytes = bytes;
+    *out = b;
+    return DS4_OK;
+}
+
+void buffer_free(ds4_buffer *b) {
+    if (b && b->owned) std::free(b->base);
+    delete b;
+}
+
+ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err) {
+    try {
+        *out = new ds4_queue(n_threads);
+    } catch (const std::system_error &e) {
+        return fail(err, DS4_E_MEMORY, "cannot start %u threads: %s", n_threads, e.what());
+    } catch (const std::bad_alloc &) {
+        return fail(err, DS4_E_MEMORY, "out of memory while starting %u threads", n_threads);
+    }
+    (*out)->kernels = active_kernels();
+    return DS4_OK;
+}
+void queue_destroy(ds4_queue *q) { delete q; }
+
+ds4_status queue_wait(ds4_queue *q, ds4_error *err) {
+    if (q->status == DS4_OK) return DS4_OK;
+    ds4_status status = q->status;
+    q->status = DS4_OK;
+    return fail(err, status, "%s", q->message);
+}
+
+void upload(ds4_queue *, ds4_ref dst, const void *src, uint64_t bytes) { memcpy(ptr<uint8_t>(dst), src, bytes); }
+void download(ds4_queue *, void *dst, ds4_ref src, uint64_t bytes) { memcpy(dst, ptr<const uint8_t>(src), bytes); }
+void copy(ds4_queue *, ds4_ref dst, ds4_ref src, uint64_t bytes) {
+    memmove(ptr<uint8_t>(dst), ptr<const uint8_t>(src), bytes);
+}
+void margins_reset(ds4_queue *q) {
+    q->margins.indexer = q->margins.router = std::numeric_limits<float>::infinity();
+}
+ds4_margins margins(ds4_queue *q) { return q->margins; }
+
+// Operations allocate their work space with vectors; running out of memory there is the one failure they have.
+template <class Args, void (*Op)(ds4_queue *, const Args *)> void guarded(ds4_queue *q, const Args *a) {
+    if (q->status != DS4_OK) return;
+    try {
+        Op(q, a);
+    } catch (const std::exception &) {
+        q->status = DS4_E_MEMORY;
+        strcpy(q->message, "out of memory for the work space of an operation; use a smaller chunk or context");
+    }
+}
+
+const ds4_backend_ops table = {
+    DS4_BACKEND_ABI,
+    sizeof(ds4_backend_ops),
+    "cpu",
+    device_open,
+    device_close,
+    buffer_alloc,
+    buffer_import_host,
+    buffer_free,
+    queue_create,
+    queue_destroy,
+    queue_wait,
+    upload,
+    download,
+    copy,
+    margins_reset,
+    margins,
+    guarded<ds4_args_embed, embed>,
+    guarded<ds4_args_rms_norm, rms_norm>,
+    guarded<ds4_args_matmul, matmul>,
+    guarded<ds4_args_hc_pre, hc_pre>,
+    guarded<ds4_args_hc_post, hc_post>,
+    guarded<ds4_args_hc_head, hc_head>,
+    guarded<ds4_args_rope, rope>,
+    guarded<ds4_args_round_rows, round_rows>,
+    guarded<ds4_args_store_rows, store_rows>,
+    guarded<ds4_args_compress, compress>,
+    guarded<ds4_args_indexer, indexer>,
+    guarded<ds4_args_attention, attention>,
+    guarded<ds4_args_router, router>,
+    guarded<ds4_args_experts, experts>,
+    guarded<ds4_args_swiglu, swiglu>,
+    guarded<ds4_args_add_rows, add_rows>,
+};
+
+}  // namespace
+}  // namespace ds4::cpu
+
+const ds4_backend_ops *ds4::cpu_backend() { return &ds4::cpu::table; }

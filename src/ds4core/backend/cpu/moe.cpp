@@ -1,0 +1,135 @@
+// Router and experts. The experts are computed expert by expert for all their tokens, so a weight row is decoded
+// once a batch; a token's parts are added in ascending expert order whatever the batch looks like.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/cpu.h"
+
+namespace ds4::cpu {
+
+namespace {
+
+// sqrt(softplus(x)); softplus is linear above 20, where float32 cannot tell the difference.
+float router_score(float x) { return std::sqrt(x > 20.0f ? x : std::log1p(std::exp(x))); }
+
+float swiglu_one(float g, float u, float clamp) {
+    g = std::min(g, clamp);
+    u = std::clamp(u, -clamp, clamp);
+    return g / (1.0f + std::exp(-g)) * u;
+}
+
+// The smallest sum of weights that is divided by; keeps a dead router from giving infinity (docs/model.md).
+constexpr float kRouterFloor = 6.103515625e-5f;
+
+}  // namespace
+
+void router(ds4_queue *q, const ds4_args_router *a) {
+    const float *scores = ptr(a->scores), *bias = ptr(a->bias);
+    const int32_t *table = ptr<const int32_t>(a->table), *tokens = ptr<const int32_t>(a->tokens);
+    int32_t *ids = ptr<int32_t>(a->ids);
+    float *weights = ptr(a->weights);
+    const size_t n_expert = a->n_expert, k = a->k;
+    float *z = grow(q->shared, 2 * n_expert), *ranked = z + n_expert;
+    for (size_t t = 0; t < a->n; t++) {
+        int32_t *id = ids + t * k;
+        float *w = weights + t * k, sum = 0;
+        for (size_t e = 0; e < n_expert; e++) z[e] = router_score(scores[t * n_expert + e]);
+        if (table) {
+            memcpy(id, table + static_cast<size_t>(tokens[t]) * k, k * sizeof(int32_t));
+        } else {
+            for (size_t e = 0; e < n_expert; e++) ranked[e] = z[e] + (bias ? bias[e] : 0.0f);
+            float last = 0;
+            for (size_t j = 0; j < k; j++) {  // k is 6 at most: repeated maxima, the lowest id wins ties
+                size_t best = 0;
+                for (size_t e = 1; e < n_expert; e++)
+                    if (ranked[e] > ranked[best]) best = e;
+                id[j] = static_cast<int32_t>(best);
+                last = ranked[best];
+                ranked[best] = -std::numeric_limits<float>::infinity();
+            }
+            float left = *std::max_element(ranked, ranked + n_expert);
+            q->margins.router = std::min(q->margins.router, last - left);
+        }
+        for (size_t j = 0; j < k; j++) sum += w[j] = z[id[j]];
+        for (size_t j = 0; j < k; j++) w[j] = w[j] / std::max(sum, kRouterFloor) * a->scale;
+    }
+}
+
+void swiglu(ds4_queue *q, const ds4_args_swiglu *a) {
+    float *x = ptr(a->a);
+    const float *u = ptr(a->b);
+    q->pool.run(a->count, a->count * 16, [&](size_t b, size_t e, unsigned) {
+        for (size_t i = b; i < e; i++) x[i] = swiglu_one(x[i], u[i], a->clamp);
+    });
+}
+
+namespace {
+
+// The (token, choice) pairs of a batch sorted by expert, then token. `slot` numbers the rows of the middle layer.
+struct Grouping {
+    std::vector<uint32_t> first;   // [n_expert + 1]
+    std::vector<uint32_t> token;   // [n * k]
+    std::vector<float> weight;     // [n * k]
+
+    Grouping(const int32_t *ids, const float *weights, size_t n, size_t k, size_t n_expert)
+        : first(n_expert + 1), token(n * k), weight(n * k) {
+        for (size_t i = 0; i < n * k; i++) first[static_cast<size_t>(ids[i]) + 1]++;
+        for (size_t e = 0; e < n_expert; e++) first[e + 1] += first[e];
+        std::vector<uint32_t> next(first.begin(), first.end() - 1);
+        for (size_t i = 0; i < n * k; i++) {
+            uint32_t slot = next[static_cast<size_t>(ids[i])]++;
+            token[slot] = static_cast<uint32_t>(i / k);
+            weight[slot] = weights[i];
+        }
+    }
+
+    // fn(expert, first slot, number of slots) for every expert that was chosen, in ascending order.
+    template <class F> void each(F &&fn) const {
+        for (size_t e = 0; e + 1 < first.size(); e++)
+            if (first[e + 1] > first[e]) fn(static_cast<uint32_t>(e), first[e], first[e + 1] - first[e]);
+    }
+};
+
+}  // namespace
+
+void experts(ds4_queue *q, const ds4_args_experts *a) {
+    const size_t n = a->n, k = a->k, dim = a->gate.n_in, width = a->gate.n_out, n_expert = a->gate.n_matrices;
+    const size_t slots = n * k, longest = std::max(dim, width);
+    const float *x = ptr(a->x);
+    float *y = ptr(a->y);
+    const Grouping groups(ptr<const int32_t>(a->ids), ptr(a->weights), n, k, n_expert);
+    for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], longest + 2 * slots);
+    float *mid = grow(q->shared, slots * width);
+    float *gathered = grow(q->shared2, slots * dim);  // the inputs in slot order, so an expert's rows are adjacent
+    for (size_t s = 0; s < slots; s++) memcpy(gathered + s * dim, x + groups.token[s] * dim, dim * sizeof(float));
+
+    const ActivationRows inputs(q, a->gate.type, gathered, slots, dim, dim, a->quantized, q->packed);
+    q->pool.run(width, width * dim * (2 * slots + k), [&](size_t b, size_t e, unsigned thread) {
+        float *tmp = q->scratch[thread].data(), *g = tmp + longest, *u = g + slots;
+        groups.each([&](uint32_t expert, size_t s0, size_t m) {
+            for (size_t r = b; r < e; r++) {
+                inputs.dot(weight_row(a->gate, expert, static_cast<uint32_t>(r)), s0, m, g, 1, tmp);
+                inputs.dot(weight_row(a->up, expert, static_cast<uint32_t>(r)), s0, m, u, 1, tmp);
+                // The routing weight goes in before the down projection, as the importance statistics expect.
+                for (size_t j = 0; j < m; j++)
+                    mid[(s0 + j) * width + r] = groups.weight[s0 + j] * swiglu_one(g[j], u[j], a->clamp);
+            }
+        });
+    });
+
+    const ActivationRows middle(q, a->down.type, mid, slots, width, width, a->quantized, q->packed);
+    q->pool.run(dim, width * dim * (slots + k), [&](size_t b, size_t e, unsigned thread) {
+        float *tmp = q->scratch[thread].data(), *part = tmp + longest;
+        for (size_t t = 0; t < n; t++) memset(y + t * dim + b, 0, (e - b) * sizeof(float));
+        groups.each([&](uint32_t expert, size_t s0, size_t m) {
+            for (size_t r = b; r < e; r++) {
+                middle.dot(weight_row(a->down, expert, static_cast<uint32_t>(r)), s0, m, part, 1, tmp);
+                for (size_t j = 0; j < m; j++) y[groups.token[s0 + j] * dim + r] += part[j];
+            }
+        });
+    });
+}
+
+}  // namespace ds4::cpu

@@ -1,0 +1,152 @@
+/* Argument records of the backend operations: the one place where they are declared.
+ *
+ * Fixed-width fields only, so that C++, CUDA, HIP and Metal sources can read the same header. Matrices are row
+ * major; `n` is always the number of tokens of the batch; every activation is float32 unless said. */
+#ifndef DS4_KERNEL_ARGS_H
+#define DS4_KERNEL_ARGS_H
+
+#ifndef __METAL_VERSION__
+#include <stdint.h>
+#endif
+
+/* A place in a buffer. `buffer` is the backend's own handle (a ds4_buffer pointer); 0 means "absent". */
+typedef struct ds4_ref {
+    uint64_t buffer;
+    uint64_t offset; /* bytes */
+} ds4_ref;
+
+/* A weight matrix [n_out][n_in]: row r starts at data + r * row_stride and holds n_in values of `type`. */
+typedef struct ds4_weight {
+    ds4_ref data;
+    uint64_t row_stride; /* bytes */
+    uint32_t type;       /* GGUF tensor type id */
+    uint32_t n_in, n_out;
+    uint32_t n_matrices; /* stacked experts, else 1 */
+    uint64_t matrix_stride;
+} ds4_weight;
+
+enum { DS4_ROW_F32 = 0, DS4_ROW_F16 = 1 };                        /* how cache rows are stored */
+enum { DS4_ROUND_NONE = 0, DS4_ROUND_FP8 = 1, DS4_ROUND_FP4 = 2 }; /* simulated quantization (docs/model.md) */
+
+/* out [n][copies][n_embd]: the embedding row of each token, repeated for each HC stream. tokens int32 [n]. */
+typedef struct ds4_args_embed {
+    ds4_weight table;
+    ds4_ref tokens, out;
+    uint32_t n, copies;
+} ds4_args_embed;
+
+/* Rows of `dim`: y = x / sqrt(mean(x^2) + eps) * w; w float32 [dim] or absent. x and y may be the same place. */
+typedef struct ds4_args_rms_norm {
+    ds4_ref x, w, y;
+    uint32_t n_rows, dim;
+    float eps;
+} ds4_args_rms_norm;
+
+/* y[t][r] = sum_i W[r][i] * x[t][i] (+ y when accumulate). With groups G > 1 row r belongs to group
+ * r / (n_out / G) and reads x[t][group * n_in ...]. quantized: activations of quantized weight types are rounded
+ * to 8 bits once per row (docs/formats.md, activation formats). */
+typedef struct ds4_args_matmul {
+    ds4_weight w;
+    ds4_ref x, y;
+    uint32_t n, x_stride, y_stride; /* floats */
+    uint32_t groups, accumulate, quantized;
+} ds4_args_matmul;
+
+/* Hyper-connection input: from mix [n][(2+H)*H] = fn @ streams (not yet normalised) and streams [n][H][dim]
+ * compute x [n][dim], post [n][H] and comb [n][H][H] (row = source, column = destination). */
+typedef struct ds4_args_hc_pre {
+    ds4_ref mix, streams, scale, base, x, post, comb;
+    uint32_t n, n_hc, dim, iterations;
+    float norm_eps, hc_eps;
+} ds4_args_hc_pre;
+
+/* streams'[k] = post[k] * y + sum_j comb[j][k] * streams[j], in place. */
+typedef struct ds4_args_hc_post {
+    ds4_ref y, post, comb, streams;
+    uint32_t n, n_hc, dim;
+} ds4_args_hc_post;
+
+/* x = sum_i (sigmoid(mix_i * scale / rms + base_i) + eps) * streams[i]; mix [n][H]. */
+typedef struct ds4_args_hc_head {
+    ds4_ref mix, streams, scale, base, x;
+    uint32_t n, n_hc, dim;
+    float norm_eps, hc_eps;
+} ds4_args_hc_head;
+
+/* Rotate consecutive pairs of the last n_rot entries of each head row of x [n][heads][dim] by
+ * sign * (pos0 + t) * freqs[i]; freqs float32 [n_rot / 2]. */
+typedef struct ds4_args_rope {
+    ds4_ref x, freqs;
+    uint32_t n, heads, dim, n_rot, pos0;
+    float sign;
+} ds4_args_rope;
+
+/* Simulated quantization of n_rows rows of x [n_rows][dim], in place. FP8 leaves the last n_rot entries. */
+typedef struct ds4_args_round_rows {
+    ds4_ref x;
+    uint32_t n_rows, dim, n_rot, mode;
+} ds4_args_round_rows;
+
+/* rows[(pos0 + t) % capacity] = x[t], in the cache's row type. */
+typedef struct ds4_args_store_rows {
+    ds4_ref x, rows;
+    uint32_t n, dim, pos0, capacity, row_type;
+} ds4_args_store_rows;
+
+/* Feed n tokens to a compressor. k, s [n][width] with width = dim, or 2 * dim for ratio 4; ape float32
+ * [ratio][width]. state_k, state_s: rings of `ring` rows of `width`, row of a position at pos % ring (s with ape
+ * added). Every group that closes writes row number pos / ratio of `rows`. */
+typedef struct ds4_args_compress {
+    ds4_ref k, s, ape, norm, freqs, state_k, state_s, rows;
+    uint32_t n, dim, width, ratio, ring, pos0, n_rot, round, row_type;
+    float eps;
+} ds4_args_compress;
+
+/* Choose the compressed rows that each token may read: all visible ones when they are at most top_k, else the
+ * top_k best by sum_h weight_h * relu(q_h . row); ties go to the lower row. q [n][heads][dim], weights [n][heads]
+ * (scaled by `scale` here), selected int32 [n][top_k] ascending, counts int32 [n]. */
+typedef struct ds4_args_indexer {
+    ds4_ref q, weights, rows, selected, counts;
+    uint32_t n, heads, dim, top_k, ratio, pos0, row_type;
+    float scale;
+} ds4_args_indexer;
+
+/* Attention of n tokens over the window and the compressed rows; one row is key and value of all heads.
+ * q, out [n][heads][dim]; window ring of `capacity` rows; compressed rows: absent for ratio 0; selected/counts
+ * absent: every visible row. sinks float32 [heads]. */
+typedef struct ds4_args_attention {
+    ds4_ref q, window_rows, compressed_rows, selected, counts, sinks, out;
+    uint32_t n, heads, dim, window, capacity, ratio, top_k, pos0, row_type;
+    float scale;
+} ds4_args_attention;
+
+/* scores [n][n_expert] -> ids int32 [n][k], weights [n][k]. z = sqrt(softplus(score)); by table (int32
+ * [n_vocab][k], of `tokens`) or the k largest z + bias; weights = z / sum * scale. */
+typedef struct ds4_args_router {
+    ds4_ref scores, bias, table, tokens, ids, weights;
+    uint32_t n, n_expert, k;
+    float scale;
+} ds4_args_router;
+
+/* y[t] = sum over the k chosen experts of down(weight * silu(min(gate x, clamp)) * clamp(up x, +-clamp)). */
+typedef struct ds4_args_experts {
+    ds4_weight gate, up, down;
+    ds4_ref x, ids, weights, y;
+    uint32_t n, k, quantized;
+    float clamp;
+} ds4_args_experts;
+
+/* a[i] = silu(min(a[i], clamp)) * clamp(b[i], +-clamp), count values. */
+typedef struct ds4_args_swiglu {
+    ds4_ref a, b;
+    uint64_t count;
+    float clamp;
+} ds4_args_swiglu;
+
+/* x [n][copies][dim] += e [n][dim] for every copy. */
+typedef struct ds4_args_add_rows {
+    ds4_ref x, e;
+    uint32_t n, copies, dim;
+} ds4_args_add_rows;
+
+#endif

@@ -1,0 +1,58 @@
+// The KV cache of a session: window rings, compressed rows and compressor states of every layer, and the MTP block's
+// window. Guarantees: appending a position never moves an older row; the bytes that a snapshot holds are listed in
+// one place (segments) that saving and restoring share.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cache_view.h"
+#include "ds4/model.h"
+
+namespace ds4 {
+
+struct CacheSizes {
+    uint32_t n_ctx = 0, chunk = 1, row_type = DS4_ROW_F16;
+    bool with_mtp = false;
+};
+
+// Bytes per kind, before anything is allocated.
+void plan_cache(const ds4_shape &s, const CacheSizes &sizes, ds4_memory_plan *out);
+
+class KvCache {
+public:
+    KvCache() = default;
+    KvCache(const KvCache &) = delete;
+    KvCache &operator=(const KvCache &) = delete;
+    ~KvCache();
+
+    ds4_status create(const ds4_shape &s, const CacheSizes &sizes, const ds4_backend_ops *ops, ds4_device *device,
+                      ds4_error *err);
+    uint64_t bytes() const { return bytes_; }
+
+    std::vector<LayerCache> layers;
+    LayerCache mtp;
+
+    // A batch of several tokens overwrites compressor entries that its first token still needs. save_states before it
+    // and restore_states make a stopped batch undone; one token at a time overwrites nothing of value.
+    void save_states(ds4_queue *q);
+    void restore_states(ds4_queue *q);
+
+    // Every stretch of memory that holds the state at `pos` positions, in an order that does not depend on the sizes
+    // of the rings. fn(place, bytes).
+    void segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const;
+
+private:
+    ds4_status alloc(uint64_t bytes, ds4_ref *out, ds4_error *err);
+
+    ds4_shape shape_{};
+    CacheSizes sizes_;
+    const ds4_backend_ops *ops_ = nullptr;
+    ds4_device *device_ = nullptr;
+    std::vector<ds4_buffer *> buffers_;
+    std::vector<ds4_ref> saved_;
+    uint64_t bytes_ = 0;
+};
+
+}  // namespace ds4

@@ -1,0 +1,316 @@
+// Opening a model: check the whole file against the registry, then bind every tensor without copying it.
+#include <cstring>
+#include <new>
+#include <set>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "model/model.h"
+#include "model/rope_table.h"
+#include "model/tensors.h"
+#include "quant/quant.h"
+
+ds4_model::~ds4_model() {
+    if (ops)
+        for (ds4_buffer *b : buffers) ops->buffer_free(b);
+    if (device) ops->device_close(device);
+}
+
+namespace ds4 {
+
+namespace {
+
+// Binds the tensors of one file. Everything it looks up was checked before, so a miss is a bug of ours.
+class Binder {
+public:
+    Binder(ds4_model &m, const ds4_gguf &g) : m_(m), g_(g) {}
+
+    ds4_status import(ds4_error *err) {
+        ds4_status st = m_.ops->buffer_import_host(m_.device, g_.file.data(), g_.info.file_bytes, keep(), err);
+        file_buffer_ = m_.buffers.back();
+        return st;
+    }
+
+    ds4_ref vector(const std::string &name) const {
+        const ds4_gguf_tensor *t = g_.find_tensor(name);
+        return t ? at(*t) : ds4_ref{};
+    }
+
+    ds4_weight matrix(const std::string &name) const {
+        const ds4_gguf_tensor *t = g_.find_tensor(name);
+        if (!t) return {};
+        ds4_weight w{};
+        w.data = at(*t);
+        w.type = t->type;
+        w.n_in = static_cast<uint32_t>(t->ne[0]);
+        w.n_out = static_cast<uint32_t>(t->ne[1]);
+        w.n_matrices = static_cast<uint32_t>(t->ne[2]);
+        row_bytes(t->type, t->ne[0], &w.row_stride);
+        w.matrix_stride = w.row_stride * w.n_out;
+        return w;
+    }
+
+    // Columns [first, first + n) of a matrix, in whole blocks.
+    ds4_weight columns(ds4_weight w, uint32_t first, uint32_t n) const {
+        uint64_t skip = 0;
+        row_bytes(w.type, first, &skip);
+        w.data.offset += skip;
+        w.n_in = n;
+        return w;
+    }
+
+    // Small tables that may be F16 in the file are decoded once.
+    ds4_status decoded(const std::string &name, ds4_ref *out, ds4_error *err) {
+        const ds4_gguf_tensor *t = g_.find_tensor(name);
+        if (!t) return DS4_OK;
+        std::vector<float> v(t->ne[0] * t->ne[1]);
+        dequantize_row(t->type, t->data, v.data(), v.size());
+        return owned(v, out, err);
+    }
+
+    ds4_status owned(const std::vector<float> &v, ds4_ref *out, ds4_error *err) {
+        ds4_buffer **slot = keep();
+        ds4_status st = m_.ops->buffer_alloc(m_.device, v.size() * 4, slot, err);
+        if (st != DS4_OK) return st;
+        *out = ref(*slot);
+        ds4_queue *q = nullptr;
+        st = m_.ops->queue_create(m_.device, 1, &q, err);
+        if (st != DS4_OK) return st;
+        m_.ops->upload(q, *out, v.data(), v.size() * 4);
+        st = m_.ops->queue_wait(q, err);
+        m_.ops->queue_destroy(q);
+        return st;
+    }
+
+    HyperWeights hyper(const std::string &p) const {
+        return {matrix(p + "fn.weight"), vector(p + "scale.weight"), vector(p + "base.weight")};
+    }
+
+    ds4_status compressor(const std::string &p, CompressorWeights *c, ds4_error *err) {
+        c->kv = matrix(p + "_kv.weight");
+        c->gate = matrix(p + "_gate.weight");
+        c->norm = vector(p + "_norm.weight");
+        return decoded(p + "_ape.weight", &c->ape, err);
+    }
+
+    ds4_status layer(const std::string &p, uint32_t ratio, LayerWeights *l, ds4_error *err) {
+        l->ratio = ratio;
+        l->hc_attn = hyper(p + "hc_attn_");
+        l->hc_ffn = hyper(p + "hc_ffn_");
+        l->attn_norm = vector(p + "attn_norm.weight");
+        l->ffn_norm = vector(p + "ffn_norm.weight");
+        l->q_a_norm = vector(p + "attn_q_a_norm.weight");
+        l->kv_norm = vector(p + "attn_kv_a_norm.weight");
+        l->sinks = vector(p + "attn_sinks.weight");
+        l->q_a = matrix(p + "attn_q_a.weight");
+        l->q_b = matrix(p + "attn_q_b.weight");
+        l->kv = matrix(p + "attn_kv.weight");
+        l->out_a = matrix(p + "attn_output_a.weight");
+        l->out_b = matrix(p + "attn_output_b.weight");
+        l->index_q = matrix(p + "indexer.attn_q_b.weight");
+        l->index_weights = matrix(p + "indexer.proj.weight");
+        l->router = matrix(p + "ffn_gate_inp.weight");
+        l->hash_table = vector(p + "ffn_gate_tid2eid.weight");
+        if (!l->hash_table.buffer) l->router_bias = vector(p + "exp_probs_b.bias");
+        l->gate_exps = matrix(p + "ffn_gate_exps.weight");
+        l->up_exps = matrix(p + "ffn_up_exps.weight");
+        l->down_exps = matrix(p + "ffn_down_exps.weight");
+        l->gate_shexp = matrix(p + "ffn_gate_shexp.weight");
+        l->up_shexp = matrix(p + "ffn_up_shexp.weight");
+        l->down_shexp = matrix(p + "ffn_down_shexp.weight");
+        ds4_status st = DS4_OK;
+        if (ratio) st = compressor(p + "attn_compressor", &l->compressor, err);
+        if (st == DS4_OK && ratio == 4) st = compressor(p + "indexer_compressor", &l->index_compressor, err);
+        return st;
+    }
+
+private:
+    ds4_ref at(const ds4_gguf_tensor &t) const { return ref(file_buffer_, t.offset); }
+    ds4_buffer **keep() {
+        m_.buffers.push_back(nullptr);
+        return &m_.buffers.back();
+    }
+
+    ds4_model &m_;
+    const ds4_gguf &g_;
+    ds4_buffer *file_buffer_ = nullptr;
+};
+
+enum class MtpNames { none, ds4, llama };
+
+MtpNames mtp_names(const ds4_gguf &g, const ds4_shape &s) {
+    if (g.find_tensor("mtp.0.e_proj.weight")) return MtpNames::ds4;
+    if (g.find_tensor("blk." + std::to_string(s.n_layer) + ".nextn.eh_proj.weight")) return MtpNames::llama;
+    return MtpNames::none;
+}
+
+std::vector<TensorSpec> mtp_specs(MtpNames names, const ds4_shape &s) {
+    if (names == MtpNames::none) return {};
+    return names == MtpNames::ds4 ? mtp_tensors_ds4(s) : mtp_tensors_llama(s);
+}
+
+// The main model and, when the file carries it, the MTP block.
+std::vector<TensorSpec> wanted_tensors(const ds4_gguf &g, const ds4_shape &s) {
+    std::vector<TensorSpec> specs = model_tensors(s);
+    std::vector<TensorSpec> more = mtp_specs(mtp_names(g, s), s);
+    specs.insert(specs.end(), more.begin(), more.end());
+    return specs;
+}
+
+ds4_status bind_mtp(ds4_model &m, Binder &b, MtpNames names, ds4_error *err) {
+    auto w = std::make_unique<MtpWeights>();
+    std::string p = names == MtpNames::ds4 ? "mtp.0." : "blk." + std::to_string(m.shape.n_layer) + ".";
+    ds4_status st = b.layer(p, 0, &w->block, err);
+    if (st != DS4_OK) return st;
+    if (names == MtpNames::ds4) {
+        w->e_proj = b.matrix(p + "e_proj.weight");
+        w->h_proj = b.matrix(p + "h_proj.weight");
+        w->enorm = b.vector(p + "enorm.weight");
+        w->hnorm = b.vector(p + "hnorm.weight");
+        w->norm = b.vector(p + "norm.weight");
+        w->head = b.hyper(p + "hc_head_");
+    } else {
+        ds4_weight both = b.matrix(p + "nextn.eh_proj.weight");
+        w->e_proj = b.columns(both, 0, m.shape.n_embd);
+        w->h_proj = b.columns(both, m.shape.n_embd, m.shape.n_embd);
+        w->enorm = b.vector(p + "nextn.enorm.weight");
+        w->hnorm = b.vector(p + "nextn.hnorm.weight");
+        w->norm = b.vector(p + "nextn.shared_head_norm.weight");
+        w->head = b.hyper("output_hc_");
+    }
+    m.mtp = std::move(w);
+    return DS4_OK;
+}
+
+// Vocabulary arrays against the embedding: an id that has no text, or a text that has no row, is refused.
+void check_vocabulary(const ds4_gguf &g, const ds4_shape &s, Findings &out) {
+    const ds4_gguf_kv *tokens = g.find_kv("tokenizer.ggml.tokens");
+    if (!tokens) return;  // a model without a tokenizer still computes; the tokenizer says what is missing
+    auto count = [](const ds4_gguf_kv *kv) { return kv->type == DS4_KV_ARRAY ? kv->count : 0; };
+    if (count(tokens) != s.n_vocab)
+        out.add("metadata tokenizer.ggml.tokens has " + std::to_string(count(tokens)) + " entries, the vocabulary has " +
+                std::to_string(s.n_vocab));
+    for (const char *key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores"}) {
+        const ds4_gguf_kv *kv = g.find_kv(key);
+        if (kv && count(kv) != count(tokens))
+            out.add(std::string("metadata ") + key + " has " + std::to_string(count(kv)) +
+                    " entries, tokenizer.ggml.tokens has " + std::to_string(count(tokens)));
+    }
+    for (const char *key : {"bos", "eos", "padding", "unknown", "eot"}) {
+        std::string name = std::string("tokenizer.ggml.") + key + "_token_id";
+        uint64_t id;
+        if (g.find_kv(name) && (!g.kv_u64(name, &id) || id >= s.n_vocab))
+            out.add("metadata " + name + " is not an id below " + std::to_string(s.n_vocab));
+    }
+}
+
+std::string extra_tensors(const ds4_gguf &g, const std::vector<TensorSpec> &specs) {
+    std::set<std::string_view> known;
+    for (const TensorSpec &s : specs) known.insert(s.name);
+    std::string text;
+    size_t n = 0;
+    for (const ds4_gguf_tensor &t : g.tensors) {
+        std::string_view name(t.name, t.name_len);
+        if (known.count(name)) continue;
+        if (n++ < 8) text += (text.empty() ? "" : ", ") + escape_name(name);
+    }
+    if (!n) return "";
+    return std::to_string(n) + " tensor(s) that the model does not use: " + text + (n > 8 ? ", ..." : "");
+}
+
+ds4_status refuse(const char *path, const ds4_shape &s, const Findings &f, ds4_error *err) {
+    return fail(err, DS4_E_UNSUPPORTED, "%s is not a model that ds4 can run: %zu difference(s) from the nearest shape '%s'\n%s",
+                path, f.size(), s.name, f.text().c_str());
+}
+
+// Metadata and directory together decide what a file is; a payload byte is not read.
+void fingerprint(const ds4_gguf &g, const ds4_gguf *mtp, uint8_t out[16]) {
+    uint64_t h[2] = {kHashSeed, ~kHashSeed};
+    for (const ds4_gguf *f : {&g, mtp}) {
+        if (!f) continue;
+        for (const ds4_gguf_kv &kv : f->kvs)
+            for (uint64_t &x : h) x = hash_bytes(kv.data, kv.n_bytes, hash_bytes(kv.key, kv.key_len, x));
+        for (const ds4_gguf_tensor &t : f->tensors)
+            for (uint64_t &x : h) {
+                x = hash_bytes(t.name, t.name_len, x);
+                x = hash_bytes(&t.type, sizeof(t.type), hash_bytes(t.ne, sizeof(t.ne), x));
+                // A few payload bytes tell fine-tunes of one shape apart.
+                x = hash_bytes(t.data, t.n_bytes < 64 ? t.n_bytes : 64, x);
+            }
+    }
+    memcpy(out, h, 16);
+}
+
+ds4_status open_mtp(ds4_model &m, const char *path, ds4_error *err) {
+    m.mtp_file = std::make_unique<ds4_gguf>();
+    ds4_status st = read_gguf(path, m.mtp_file.get(), err);
+    if (st != DS4_OK) return st;
+    MtpNames names = mtp_names(*m.mtp_file, m.shape);
+    if (names == MtpNames::none)
+        return fail(err, DS4_E_UNSUPPORTED, "%s holds no MTP block: neither mtp.0.e_proj.weight nor blk.%u.nextn.eh_proj.weight",
+                    path, m.shape.n_layer);
+    Findings f;
+    check_tensors(*m.mtp_file, mtp_specs(names, m.shape), f);
+    if (!f.empty()) return refuse(path, m.shape, f, err);
+    Binder b(m, *m.mtp_file);
+    st = b.import(err);
+    if (st != DS4_OK) return st;
+    return bind_mtp(m, b, names, err);
+}
+
+ds4_status bind_main(ds4_model &m, ds4_error *err) {
+    Binder b(m, *m.file);
+    ds4_status st = b.import(err);
+    if (st != DS4_OK) return st;
+    m.token_embd = b.matrix("token_embd.weight");
+    m.output = b.matrix("output.weight");
+    m.output_norm = b.vector("output_norm.weight");
+    m.head = b.hyper("output_hc_");
+    m.layers.resize(m.shape.n_layer);
+    for (uint32_t i = 0; i < m.shape.n_layer; i++) {
+        st = b.layer("blk." + std::to_string(i) + ".", m.shape.compress_ratio[i], &m.layers[i], err);
+        if (st != DS4_OK) return st;
+    }
+    st = b.owned(rope_frequencies(m.shape, false), &m.freqs_plain, err);
+    if (st == DS4_OK) st = b.owned(rope_frequencies(m.shape, true), &m.freqs_compressed, err);
+    MtpNames names = mtp_names(*m.file, m.shape);
+    if (st == DS4_OK && names != MtpNames::none) st = bind_mtp(m, b, names, err);
+    return st;
+}
+
+}  // namespace
+
+ds4_status find_problems(const ds4_gguf &g, ds4_shape *shape, Findings *out, ds4_error *err) {
+    FileShape fs;
+    ds4_status st = read_shape(g, &fs, err);
+    if (st != DS4_OK) return st;
+    *shape = fs.shape;
+    *out = std::move(fs.problems);
+    check_tensors(g, wanted_tensors(g, fs.shape), *out);
+    check_vocabulary(g, fs.shape, *out);
+    return DS4_OK;
+}
+
+ds4_status open_model(const char *path, const ds4_model_options &o, ds4_model **out, ds4_error *err) {
+    auto m = std::make_unique<ds4_model>();
+    m->file = std::make_unique<ds4_gguf>();
+    ds4_status st = find_backend(o.backend, &m->ops, err);
+    if (st == DS4_OK) st = read_gguf(path, m->file.get(), err);
+    Findings problems;
+    if (st == DS4_OK) st = find_problems(*m->file, &m->shape, &problems, err);
+    if (st == DS4_OK && !problems.empty()) st = refuse(path, m->shape, problems, err);
+    if (st == DS4_OK) st = m->ops->device_open(&m->device, err);
+    if (st == DS4_OK) st = bind_main(*m, err);
+    if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o.mtp_path, err);
+    if (st != DS4_OK) return st;
+    m->warnings = extra_tensors(*m->file, wanted_tensors(*m->file, m->shape));
+    fingerprint(*m->file, m->mtp_file.get(), m->fingerprint);
+    *out = m.release();
+    return DS4_OK;
+}
+
+void release_model(ds4_model *m) {
+    if (m && m->references.fetch_sub(1) == 1) delete m;
+}
+
+}  // namespace ds4

@@ -1,0 +1,91 @@
+// The forward pass, written once over the backend table. It never asks which backend it runs on.
+//
+// One call feeds a batch of n tokens at positions pos0.. through all layers; prefill and decode differ only in n.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/cache_view.h"
+#include "model/model.h"
+
+namespace ds4 {
+
+// What a session chooses about the arithmetic.
+struct GraphSettings {
+    bool qat = true;             // FP8 / FP4 round trips of cache rows and indexer
+    bool quantized = false;      // 8-bit activations for quantized weights
+    uint32_t row_type = DS4_ROW_F16;
+    uint32_t chunk = 256;        // largest n
+};
+
+// Work space of one queue for batches of up to `chunk` tokens. Sizes in floats are n * the width named.
+class Scratch {
+public:
+    Scratch() = default;
+    Scratch(const Scratch &) = delete;
+    Scratch &operator=(const Scratch &) = delete;
+    ~Scratch();
+    ds4_status create(const ds4_model &m, uint32_t chunk, ds4_error *err);
+    static uint64_t bytes(const ds4_shape &s, uint32_t chunk);
+
+    ds4_ref tokens;                      // int32
+    ds4_ref streams;                     // n_hc * n_embd
+    ds4_ref x, normed, y;                // n_embd
+    ds4_ref mix, post, comb;             // (2 + n_hc) * n_hc, n_hc, n_hc^2
+    ds4_ref q_a, q, attn, low, kv;       // q_lora, n_head * head_dim (twice), o_groups * o_lora, head_dim
+    ds4_ref comp_k, comp_s;              // widest compressor
+    ds4_ref index_q, index_w, selected, counts;
+    ds4_ref scores, expert_ids, expert_weights;
+    ds4_ref shared_gate, shared_up;      // n_ff
+    ds4_ref logits;                      // n_vocab * kLogitRows
+
+    static constexpr uint32_t kLogitRows = 16;  // rows of logits computed at a time
+
+private:
+    const ds4_backend_ops *ops_ = nullptr;
+    ds4_buffer *buffer_ = nullptr;
+};
+
+class Graph {
+public:
+    // Everything is borrowed and must outlive the graph.
+    Graph(const ds4_model &m, const GraphSettings &settings, ds4_queue *q, Scratch &scratch)
+        : m_(m), ops_(*m.ops), cfg_(settings), q_(q), s_(scratch) {}
+
+    // tokens must be uploaded to scratch.tokens. Afterwards scratch.streams holds the input of the head.
+    // between(layer) runs before each layer, and once more after the last; false stops, and so does the result.
+    bool forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache, const std::function<bool(uint32_t)> &between);
+    // Logits of rows [first, first + n) of scratch.streams into scratch.logits; n <= Scratch::kLogitRows.
+    void head(const HyperWeights &hc, ds4_ref norm, ds4_ref streams, uint32_t n);
+
+    // MTP: scratch.streams := e_proj rms(embed[token]) + h_proj rms(streams_in), for n rows; tokens in scratch.tokens.
+    void mtp_input(ds4_ref streams_in, uint32_t n);
+    // Only what later positions can see of the block: its window rows.
+    void mtp_rows(uint32_t n, uint32_t pos0, LayerCache &cache);
+    // The whole block in place on scratch.streams.
+    void mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache);
+
+private:
+    void layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0);
+    void attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0);
+    void window_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs);
+    void compress(const CompressorWeights &w, CompressorState &state, ds4_ref rows, uint32_t ratio, uint32_t dim,
+                  uint32_t round, uint32_t n, uint32_t pos0);
+    void choose_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs);
+    void experts(const LayerWeights &w, uint32_t n);
+
+    void norm(ds4_ref x, ds4_ref w, ds4_ref y, uint32_t rows, uint32_t dim);
+    void matmul(const ds4_weight &w, ds4_ref x, ds4_ref y, uint32_t n, uint32_t groups = 1, bool accumulate = false);
+    void rope(ds4_ref x, ds4_ref freqs, uint32_t n, uint32_t heads, uint32_t dim, uint32_t pos0, float sign);
+    void hc_pre(const HyperWeights &w, uint32_t n);
+    void hc_post(uint32_t n);
+
+    const ds4_model &m_;
+    const ds4_backend_ops &ops_;
+    GraphSettings cfg_;
+    ds4_queue *q_;
+    Scratch &s_;
+};
+
+}  // namespace ds4

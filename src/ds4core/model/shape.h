@@ -1,0 +1,39 @@
+// The registry of shapes that ds4 runs, and reading a file's shape.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ds4/model.h"
+#include "gguf/gguf.h"
+
+namespace ds4 {
+
+// Registered shapes, Flash first.
+const std::vector<ds4_shape> &known_shapes();
+
+// Collects everything that is wrong with a file, one line each, so that a user sees all of it at once.
+class Findings {
+public:
+    void add(std::string line) { lines_.push_back(std::move(line)); }
+    bool empty() const { return lines_.empty(); }
+    size_t size() const { return lines_.size(); }
+    std::string text() const;
+
+private:
+    std::vector<std::string> lines_;
+};
+
+// What a file says about itself. Fields that the file lacks are listed in `missing` and keep the nearest shape's value.
+struct FileShape {
+    ds4_shape shape{};          // the registered shape that matches best
+    bool architecture_ok = false;
+    std::string architecture;
+    uint32_t n_nextn = 0;       // MTP layers counted in block_count (llama.cpp's MTP files)
+    Findings problems;          // empty: the metadata is exactly a registered shape
+};
+
+// DS4_E_UNSUPPORTED for another architecture (named, with a hint). Metadata differences go to out->problems.
+ds4_status read_shape(const ds4_gguf &g, FileShape *out, ds4_error *err);
+
+}  // namespace ds4

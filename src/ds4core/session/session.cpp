@@ -1,0 +1,207 @@
+#include "session/session.h"
+
+#include <cmath>
+#include <new>
+#include <string>
+
+#include "base/error.h"
+
+ds4_session::~ds4_session() {
+    graph.reset();
+    if (!model) return;
+    model->ops->buffer_free(mtp_streams);
+    if (queue) model->ops->queue_destroy(queue);
+}
+
+namespace ds4 {
+
+namespace {
+
+uint64_t stream_bytes(const ds4_session &s) { return uint64_t{s.model->shape.n_hc} * s.model->shape.n_embd * 4; }
+
+// Asks the caller whether to go on; at most every 50 ms, but a cancel is seen at once.
+bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
+    if (s.cancel.load()) return false;
+    auto now = std::chrono::steady_clock::now();
+    if (!s.pulse || now - s.last_pulse < std::chrono::milliseconds(50)) return true;
+    s.last_pulse = now;
+    ds4_progress p{done, total};
+    return s.pulse(s.pulse_ud, &p) == 0 && !s.cancel.load();
+}
+
+ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err) {
+    if (!tokens || n == 0) return fail(err, DS4_E_ARGUMENT, "no tokens: at least one is needed");
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || static_cast<uint32_t>(tokens[i]) >= s.model->shape.n_vocab)
+            return fail(err, DS4_E_ARGUMENT, "token %zu is %d, outside the vocabulary 0..%u", i, tokens[i],
+                        s.model->shape.n_vocab - 1);
+    return DS4_OK;
+}
+
+void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
+    const uint32_t width = static_cast<uint32_t>(stream_bytes(s) / 4);
+    std::vector<float> values(uint64_t{n} * width);
+    s.model->ops->download(s.queue, values.data(), s.scratch.streams, values.size() * 4);
+    s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
+}
+
+// Give the MTP block the pairs (streams of p, token p + 1) that this batch completes.
+void feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0) {
+    const ds4_backend_ops *ops = s.model->ops;
+    const uint64_t row = stream_bytes(s);
+    ops->copy(s.queue, ref(s.mtp_streams, row), s.scratch.streams, n * row);
+    const uint32_t skip = pos0 == 0;  // the first token of all completes no pair
+    if (n > skip) {
+        ops->upload(s.queue, s.scratch.tokens, tokens + skip, (n - skip) * 4);
+        s.graph->mtp_input(ref(s.mtp_streams, skip * row), n - skip);
+        s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
+    }
+    ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);
+}
+
+// Logits of the batch's rows: all of them to `out`, or only the last to the session.
+void read_logits(ds4_session &s, uint32_t n, float *out) {
+    const ds4_model &m = *s.model;
+    const uint64_t row = stream_bytes(s), vocab = m.shape.n_vocab;
+    for (uint32_t i = out ? 0 : n - 1; i < n;) {
+        const uint32_t k = std::min(n - i, Scratch::kLogitRows);
+        s.graph->head(m.head, m.output_norm, advance(s.scratch.streams, i * row), k);
+        if (out) m.ops->download(s.queue, out + i * vocab, s.scratch.logits, k * vocab * 4);
+        i += k;
+        if (i == n) m.ops->download(s.queue, s.logits.data(), advance(s.scratch.logits, (k - 1) * vocab * 4), vocab * 4);
+    }
+}
+
+// One batch. On anything but DS4_OK the session is as before it.
+ds4_status eval_batch(ds4_session &s, const int32_t *tokens, uint32_t n, float *logits, uint64_t done, uint64_t total,
+                      ds4_error *err) {
+    const ds4_backend_ops *ops = s.model->ops;
+    const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size());
+    if (n > 1) s.cache.save_states(s.queue);
+    ops->upload(s.queue, s.scratch.tokens, tokens, uint64_t{n} * 4);
+    const bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
+        if (s.tap) show_streams(s, layer, pos0, n);
+        return layer == s.model->shape.n_layer || keep_going(s, done, total);
+    });
+    std::vector<float> before;
+    if (whole) {
+        before = s.logits;
+        read_logits(s, n, logits);
+    }
+    ds4_status st = ops->queue_wait(s.queue, err);
+    if (st == DS4_OK && !whole)
+        st = fail(err, DS4_E_CANCELLED, "stopped after %llu of %llu tokens; the session stands at position %u",
+                  static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), pos0);
+    for (size_t i = 0; st == DS4_OK && i < s.logits.size(); i++)
+        if (!std::isfinite(s.logits[i]))
+            st = fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
+                      i, pos0 + n - 1);
+    if (st != DS4_OK) {
+        if (n > 1) s.cache.restore_states(s.queue);
+        if (whole) s.logits = before;
+        return st;
+    }
+    if (s.mtp_streams) {
+        feed_mtp(s, tokens, n, pos0);
+        st = ops->queue_wait(s.queue, err);
+        if (st != DS4_OK) return st;
+    }
+    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
+    return DS4_OK;
+}
+
+}  // namespace
+
+ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err) {
+    ds4_status st = check_tokens(s, tokens, n, err);
+    if (st != DS4_OK) return st;
+    if (n > s.options.n_ctx - s.tokens.size())
+        return fail(err, DS4_E_CONTEXT, "%zu token(s) after position %zu do not fit a context of %u", n, s.tokens.size(),
+                    s.options.n_ctx);
+    s.model->ops->margins_reset(s.queue);
+    for (size_t i = 0; i < n && st == DS4_OK;) {
+        const uint32_t k = static_cast<uint32_t>(std::min<size_t>(n - i, s.options.chunk));
+        st = eval_batch(s, tokens + i, k, logits ? logits + i * s.model->shape.n_vocab : nullptr, i, n, err);
+        i += k;
+    }
+    s.margins = s.model->ops->margins(s.queue);
+    return st;
+}
+
+ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err) {
+    ds4_status st = check_tokens(s, tokens, n, err);
+    if (st != DS4_OK) return st;
+    if (n > s.options.n_ctx)
+        return fail(err, DS4_E_CONTEXT, "a prompt of %zu tokens does not fit a context of %u", n, s.options.n_ctx);
+    size_t kept = s.tokens.size();
+    if (kept > n || !std::equal(s.tokens.begin(), s.tokens.end(), tokens)) {
+        reset_session(s);
+        kept = 0;
+    }
+    if (n_kept) *n_kept = kept;
+    return kept == n ? DS4_OK : eval_session(s, tokens + kept, n - kept, nullptr, err);
+}
+
+ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err) {
+    if (!s.mtp_streams)
+        return fail(err, DS4_E_STATE, s.model->mtp ? "the session was created without with_mtp"
+                                                   : "the model has no MTP block");
+    if (s.tokens.empty()) return fail(err, DS4_E_STATE, "the session holds no position yet");
+    ds4_status st = check_tokens(s, &next_token, 1, err);
+    if (st != DS4_OK) return st;
+    const ds4_model &m = *s.model;
+    m.ops->upload(s.queue, s.scratch.tokens, &next_token, 4);
+    s.graph->mtp_input(ref(s.mtp_streams), 1);
+    // Writes the window row of the last position, which the real next token will write again.
+    s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp);
+    s.graph->head(m.mtp->head, m.mtp->norm, s.scratch.streams, 1);
+    m.ops->download(s.queue, logits, s.scratch.logits, uint64_t{m.shape.n_vocab} * 4);
+    return m.ops->queue_wait(s.queue, err);
+}
+
+void reset_session(ds4_session &s) { s.tokens.clear(); }
+
+namespace {
+
+ds4_status check_options(const ds4_model &m, const ds4_session_options &o, ds4_error *err) {
+    struct Range {
+        const char *name;
+        uint32_t value, low, high;
+    };
+    for (const Range &r : {Range{"n_ctx", o.n_ctx, 1, 1048576}, Range{"chunk", o.chunk, 1, 4096},
+                           Range{"n_threads", o.n_threads, 1, 256}})
+        if (r.value < r.low || r.value > r.high)
+            return fail(err, DS4_E_ARGUMENT, "%s is %u, it must be in %u..%u", r.name, r.value, r.low, r.high);
+    if (o.activations != DS4_ACT_FLOAT && o.activations != DS4_ACT_QUANTIZED)
+        return fail(err, DS4_E_ARGUMENT, "activations is %d; known are 0 (float32) and 1 (quantized)", o.activations);
+    if (o.with_mtp && !m.mtp) return fail(err, DS4_E_ARGUMENT, "with_mtp is set but the model has no MTP block");
+    return DS4_OK;
+}
+
+}  // namespace
+
+ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err) {
+    ds4_status st = check_options(*m, o, err);
+    if (st != DS4_OK) return st;
+    auto s = std::make_unique<ds4_session>();
+    s->model = m;
+    s->options = o;
+    const uint32_t row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;
+    st = m->ops->queue_create(m->device, o.n_threads, &s->queue, err);
+    if (st == DS4_OK) st = s->scratch.create(*m, o.chunk, err);
+    if (st == DS4_OK)
+        st = s->cache.create(m->shape, {o.n_ctx, o.chunk, row_type, o.with_mtp != 0}, m->ops, m->device, err);
+    if (st == DS4_OK && o.with_mtp)
+        st = m->ops->buffer_alloc(m->device, (uint64_t{o.chunk} + 1) * stream_bytes(*s), &s->mtp_streams, err);
+    if (st != DS4_OK) return st;
+    s->logits.resize(m->shape.n_vocab);
+    s->graph = std::make_unique<Graph>(*m, GraphSettings{o.qat != 0, o.activations == DS4_ACT_QUANTIZED, row_type, o.chunk},
+                                       s->queue, s->scratch);
+    m->ops->margins_reset(s->queue);
+    s->margins = m->ops->margins(s->queue);
+    m->references.fetch_add(1);
+    *out = s.release();
+    return DS4_OK;
+}
+
+}  // namespace ds4

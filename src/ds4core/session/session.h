@@ -1,0 +1,52 @@
+// A session over a model: the token timeline, its cache, and the calls that move it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "ds4/session.h"
+#include "kv/cache.h"
+#include "model/graph.h"
+
+struct ds4_session {
+    ds4_session() = default;
+    ~ds4_session();
+    ds4_session(const ds4_session &) = delete;
+
+    ds4_model *model = nullptr;
+    ds4_session_options options{};
+    ds4_queue *queue = nullptr;
+    ds4::Scratch scratch;
+    ds4::KvCache cache;
+    std::unique_ptr<ds4::Graph> graph;
+    // with_mtp: streams of the last position (row 0) and of the running batch (rows 1..), float32 [n_hc * n_embd].
+    ds4_buffer *mtp_streams = nullptr;
+
+    std::vector<int32_t> tokens;
+    std::vector<float> logits;  // [n_vocab] of the last position; valid when tokens is not empty
+
+    std::atomic<bool> busy{false};
+    std::atomic<bool> cancel{false};
+    ds4_pulse pulse = nullptr;
+    void *pulse_ud = nullptr;
+    ds4_tap tap = nullptr;
+    void *tap_ud = nullptr;
+    std::chrono::steady_clock::time_point last_pulse{};
+    ds4_margins margins{};
+};
+
+namespace ds4 {
+
+ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err);
+ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
+ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
+ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);
+void reset_session(ds4_session &s);
+
+uint64_t snapshot_bytes(const ds4_session &s);
+ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
+ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_error *err);
+
+}  // namespace ds4
