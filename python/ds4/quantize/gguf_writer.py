@@ -1,0 +1,265 @@
+"""Writing GGUF v3 files, streamed tensor by tensor.
+
+The directory is known before the first payload byte: offsets are canonical (payloads in directory order, each at a
+multiple of the alignment). A file appears under its final name only when it is complete and on the disk: it is
+written under a temporary name in the same directory, synced, and renamed; whatever goes wrong leaves nothing there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+ALIGNMENT = 32
+VERSION = 3
+
+VALUE_TYPES = {
+    "u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), "u32": (4, "<I"), "i32": (5, "<i"),
+    "f32": (6, "<f"), "bool": (7, "<B"), "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d"),
+}  # fmt: skip
+_STRING, _ARRAY = 8, 9
+
+TENSOR_TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q8_0": (8, 32, 34), "I32": (26, 1, 4), "BF16": (30, 1, 2)}
+"""The types this writer is used with: id, elements of a block, bytes of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class KV:
+    """One metadata record: `type` is a name of `VALUE_TYPES`, "string", or one of these in brackets: "[i32]"."""
+
+    key: str
+    type: str
+    value: Any
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        return _string(self.key) + self._encode_value()
+
+    def _encode_value(self) -> bytes:
+        if self.type == "string":
+            return struct.pack("<I", _STRING) + _string(self.value)
+        if self.type.startswith("["):
+            element = self.type[1:-1]
+            if element == "string":
+                head = struct.pack("<IIQ", _ARRAY, _STRING, len(self.value))
+                return head + b"".join(_string(v) for v in self.value)
+            number, code = VALUE_TYPES[element]
+            head = struct.pack("<IIQ", _ARRAY, number, len(self.value))
+            return head + b"".join(struct.pack(code, v) for v in self.value)
+        number, code = VALUE_TYPES[self.type]
+        return struct.pack("<I", number) + struct.pack(code, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor to be written: name, `ne` (contiguous dimension first) and type name."""
+
+    name: str
+    ne: tuple[int, ...]
+    type: str
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the payload; rows are whole blocks."""
+        _, block, size = TENSOR_TYPES[self.type]
+        if self.ne[0] % block:
+            raise ValueError(f"{self.name}: rows of {self.ne[0]} values do not fill {self.type} blocks of {block}")
+        return math.prod(self.ne) // block * size
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The directory of a file: header bytes (padded to the data) and the offset of every payload."""
+
+    header: bytes
+    offsets: tuple[int, ...]
+    """Offset of every payload, from the start of the file."""
+    n_bytes: int
+    """Size of the whole file."""
+
+
+def make_layout(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> Layout:
+    """Lay out a file: canonical offsets, alignment `ALIGNMENT`."""
+    for names in ([kv.key for kv in kvs], [t.name for t in tensors]):
+        if len(set(names)) != len(names):
+            raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} occurs twice")
+    relative, position = [], 0
+    for tensor in tensors:
+        relative.append(position)
+        position += _aligned(tensor.n_bytes)
+    parts = [b"GGUF", struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
+    parts += [kv.encode() for kv in kvs]
+    for tensor, offset in zip(tensors, relative, strict=True):
+        parts.append(_string(tensor.name))
+        parts.append(struct.pack(f"<I{len(tensor.ne)}Q", len(tensor.ne), *tensor.ne))
+        parts.append(struct.pack("<IQ", TENSOR_TYPES[tensor.type][0], offset))
+    header = b"".join(parts)
+    header += bytes(_aligned(len(header)) - len(header))
+    return Layout(header, tuple(len(header) + o for o in relative), len(header) + position)
+
+
+class GGUFWriter:
+    """Write one GGUF file: `write`, then `publish`; `discard` removes what was not published.
+
+    Parameters
+    ----------
+    path : path-like
+        The final name.
+    kvs, tensors : sequences
+        The whole directory.
+    force : bool
+        Replace an existing file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kvs: Sequence[KV],
+        tensors: Sequence[TensorInfo],
+        *,
+        force: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.tensors = tuple(tensors)
+        self.layout = make_layout(kvs, tensors)
+        self.force = force
+        self._temporary: str | None = None
+
+    def write(self, payloads: Iterable[Iterable[bytes]]) -> None:
+        """Write the whole file under a temporary name and sync it.
+
+        Parameters
+        ----------
+        payloads : iterable
+            For every tensor, in directory order, the pieces of its payload.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        handle, self._temporary = tempfile.mkstemp(
+            prefix=f".{self.path.name[:100]}.", suffix=".part", dir=self.path.parent
+        )
+        try:
+            with os.fdopen(handle, "wb") as f:
+                self._write_to(f, payloads)
+            os.chmod(self._temporary, 0o666 & ~_umask())
+        except OSError as error:
+            if error.filename is None:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            raise
+
+    def _write_to(self, f: BinaryIO, payloads: Iterable[Iterable[bytes]]) -> None:
+        f.write(self.layout.header)
+        for tensor, offset, payload in zip(self.tensors, self.layout.offsets, payloads, strict=True):
+            f.write(bytes(offset - f.tell()))
+            written = sum(f.write(piece) for piece in payload)
+            if written != tensor.n_bytes:
+                raise AssertionError(f"{tensor.name}: {written} bytes written, {tensor.n_bytes} planned")
+        f.write(bytes(self.layout.n_bytes - f.tell()))
+        f.flush()
+        os.fsync(f.fileno())
+
+    def publish(self) -> None:
+        """Give the written file its final name.
+
+        Raises
+        ------
+        FileExistsError
+            The name was taken meanwhile and `force` is not set.
+        """
+        assert self._temporary is not None, "publish() before write()"
+        if not self.force:
+            self._link()
+        else:
+            os.replace(self._temporary, self.path)
+            self._temporary = None
+        _sync_directory(self.path.parent)
+
+    def _link(self) -> None:
+        # A hard link fails when the name is taken; a rename would replace the file.
+        assert self._temporary is not None
+        try:
+            os.link(self._temporary, self.path)
+        except FileExistsError:
+            raise FileExistsError(errno.EEXIST, "appeared while writing", str(self.path)) from None
+        except OSError:  # a file system without hard links
+            if self.path.exists():
+                raise FileExistsError(errno.EEXIST, "appeared while writing", str(self.path)) from None
+            os.replace(self._temporary, self.path)
+            self._temporary = None
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the temporary file, if there is one."""
+        if self._temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temporary)
+            self._temporary = None
+
+
+def write_sparse(f: BinaryIO, layout: Layout) -> None:
+    """Write the directory of a file and give it its full size without payloads (zeros that take no room)."""
+    f.write(layout.header)
+    f.flush()
+    os.truncate(f.fileno(), layout.n_bytes)
+
+
+def check_targets(targets: Sequence[tuple[Path, int]], *, force: bool = False) -> None:
+    """Check that files of given sizes can be written, together, without writing anything.
+
+    Raises
+    ------
+    OSError
+        A name is taken (and `force` is not set) or is a directory, or its directory is missing, not writable or
+        too full.
+    """
+    needed: dict[int, int] = {}
+    for path, n_bytes in targets:
+        parent = path.parent
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a directory; give a file name", str(path))
+        if not parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(parent))
+        if path.exists() and not force:
+            raise FileExistsError(errno.EEXIST, "exists already; --force replaces it", str(path))
+        if not os.access(parent, os.W_OK):
+            raise PermissionError(errno.EACCES, "the directory is not writable", str(parent))
+        device = parent.stat().st_dev
+        needed[device] = needed.get(device, 0) + n_bytes
+        free = shutil.disk_usage(parent).free
+        if needed[device] > free:
+            raise OSError(errno.ENOSPC, f"{needed[device]} bytes are needed but {free} are free", str(parent))
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode("utf-8")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,277 @@
+"""Reading safetensors checkpoints: one file, or shards listed by an index.
+
+The header is checked whole before any tensor is handed out: its length, every shape, every pair of offsets, overlaps
+and gaps. Data is memory-mapped and never copied here. Files of other people are input: sizes are compared by
+subtraction, names are quoted and cut in messages.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of one element of the element types that the format defines and that fill whole bytes."""
+
+MAX_HEADER_BYTES = 100 * 1000 * 1000
+_MAX_SHARDS = 10_000
+_MAX_INDEX_BYTES = 64 * 1024 * 1024
+
+
+class CheckpointError(ValueError):
+    """A checkpoint directory is damaged, incomplete or of a kind that ds4 does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of a checkpoint: where it lies and what it holds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    """Offset of the first byte, from the start of the file."""
+    n_bytes: int
+    file: SafetensorsFile
+
+    def rows(self, first: int, count: int) -> NDArray[Any]:
+        """Return rows of a tensor seen as a matrix of its last dimension, as float32 or as integers.
+
+        The result is a fresh array: F32, F16 and BF16 become float32, I32 and I64 stay what they are.
+        """
+        width = self.shape[-1] if self.shape else 1
+        item = ITEM_BYTES[self.dtype]
+        begin = self.begin + first * width * item
+        raw = self.file.bytes_at(begin, count * width * item)
+        if self.dtype == "BF16":
+            wide = np.frombuffer(raw, "<u2").astype(np.uint32)
+            wide <<= 16
+            return wide.view(np.float32).reshape(count, width)
+        kinds = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+        if self.dtype not in kinds:
+            raise CheckpointError(f"{shown(self.name)} has the element type {self.dtype}, which ds4 cannot read")
+        values = np.frombuffer(raw, kinds[self.dtype]).reshape(count, width)
+        return values.astype(np.float32) if self.dtype == "F16" else values.copy()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows as `rows` counts them."""
+        return math.prod(self.shape[:-1])
+
+
+class SafetensorsFile:
+    """One memory-mapped safetensors file with a checked header.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened or is not a regular file.
+    CheckpointError
+        The header is damaged; the message says where.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with open(self.path, "rb") as f:
+            info = os.fstat(f.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise CheckpointError(f"{self.path}: not a regular file")
+            self.n_bytes = info.st_size
+            if self.n_bytes < 8:
+                raise CheckpointError(f"{self.path}: {self.n_bytes} bytes, too short for a safetensors file")
+            n_header = int.from_bytes(f.read(8), "little")
+            if n_header > min(MAX_HEADER_BYTES, self.n_bytes - 8):
+                raise CheckpointError(
+                    f"{self.path}: the header is said to have {n_header} bytes, but {self.n_bytes - 8} follow "
+                    f"and at most {MAX_HEADER_BYTES} are allowed"
+                )
+            header = self._parse(f.read(n_header))
+            self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        self.data_begin = 8 + n_header
+        self.tensors: dict[str, TensorEntry] = {}
+        for name, record in header.items():
+            if name != "__metadata__":
+                self.tensors[name] = self._entry(name, record)
+        self._check_layout()
+
+    def _parse(self, raw: bytes) -> dict[str, Any]:
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            out = dict(pairs)
+            if len(out) != len(pairs):
+                names = [k for k, _ in pairs]
+                twice = next(k for k in names if names.count(k) > 1)
+                raise CheckpointError(f"{self.path}: the header names {shown(twice)} twice")
+            return out
+
+        try:
+            header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
+        except CheckpointError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.path}: the header is not JSON: {error}") from None
+        if not isinstance(header, dict):
+            raise CheckpointError(f"{self.path}: the header is not a JSON object")
+        return header
+
+    def _entry(self, name: str, record: Any) -> TensorEntry:
+        where = f"{self.path}: tensor {shown(name)}"
+        if not isinstance(record, dict):
+            raise CheckpointError(f"{where}: its record is not a JSON object")
+        dtype, shape, offsets = record.get("dtype"), record.get("shape"), record.get("data_offsets")
+        if dtype not in ITEM_BYTES:
+            raise CheckpointError(f"{where}: unknown element type {shown(str(dtype))}")
+        if not _is_counts(shape):
+            raise CheckpointError(f"{where}: shape {shown(str(shape))} is not a list of sizes")
+        if not _is_counts(offsets) or len(offsets) != 2:
+            raise CheckpointError(f"{where}: data_offsets {shown(str(offsets))} is not a pair of offsets")
+        begin, end = offsets
+        available = self.n_bytes - self.data_begin
+        if not begin <= end <= available:
+            raise CheckpointError(
+                f"{where}: data_offsets [{begin}, {end}] do not lie in the {available} bytes of data; "
+                "is the file truncated?"
+            )
+        wanted = math.prod(shape) * ITEM_BYTES[dtype]
+        if end - begin != wanted:
+            raise CheckpointError(f"{where}: {dtype} {list(shape)} takes {wanted} bytes, offsets give {end - begin}")
+        return TensorEntry(name, dtype, tuple(shape), self.data_begin + begin, wanted, self)
+
+    def _check_layout(self) -> None:
+        end, previous = self.data_begin, None
+        for entry in sorted(self.tensors.values(), key=lambda e: (e.begin, e.n_bytes)):
+            if entry.begin < end:
+                raise CheckpointError(
+                    f"{self.path}: tensor {shown(entry.name)} at {entry.begin} overlaps "
+                    f"{shown(previous or 'the header')}, which ends at {end}"
+                )
+            end, previous = entry.begin + entry.n_bytes, entry.name
+
+    def bytes_at(self, begin: int, count: int) -> memoryview:
+        """Return bytes of the mapping; the range must lie inside the file."""
+        if count > self.n_bytes - begin:
+            raise CheckpointError(f"{self.path}: bytes {begin}..{begin + count} lie outside the file")
+        return memoryview(self._map)[begin : begin + count]
+
+    def close(self) -> None:
+        """Unmap the file; arrays made by `TensorEntry.rows` stay valid."""
+        self._map.close()
+
+
+class Checkpoint:
+    """The tensors of a checkpoint directory: `model.safetensors`, or the shards of its index.
+
+    Raises
+    ------
+    OSError
+        A file is missing or unreadable.
+    CheckpointError
+        A file is damaged, or index and shards disagree.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.files: list[SafetensorsFile] = []
+        self.tensors: dict[str, TensorEntry] = {}
+        try:
+            index = self.directory / "model.safetensors.index.json"
+            if index.exists():
+                self._open_shards(index)
+            else:
+                self._add(self.directory / "model.safetensors")
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, path: Path) -> SafetensorsFile:
+        file = SafetensorsFile(path)
+        self.files.append(file)
+        for name, entry in file.tensors.items():
+            if name in self.tensors:
+                raise CheckpointError(f"tensor {shown(name)} is in {self.tensors[name].file.path} and in {path}")
+            self.tensors[name] = entry
+        return file
+
+    def _open_shards(self, index: Path) -> None:
+        content = read_json(index, _MAX_INDEX_BYTES)
+        weight_map = content.get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+            raise CheckpointError(f"{index}: no weight_map from tensor names to files")
+        shards = sorted(set(weight_map.values()))
+        if len(shards) > _MAX_SHARDS:
+            raise CheckpointError(f"{index}: {len(shards)} shards; at most {_MAX_SHARDS} are read")
+        for shard in shards:
+            if shard != os.path.basename(shard) or shard in ("", ".", ".."):
+                raise CheckpointError(f"{index}: {shown(shard)} is not a file name in this directory")
+            found = set(self._add(self.directory / shard).tensors)
+            listed = {name for name, where in weight_map.items() if where == shard}
+            if found != listed:
+                name = min(found ^ listed)
+                place = "but the shard lacks it" if name in listed else "but the index does not list it there"
+                raise CheckpointError(f"{index} and {shard} disagree about tensor {shown(name)}: {place}")
+
+    def __iter__(self) -> Iterator[TensorEntry]:
+        return iter(self.tensors.values())
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap all files."""
+        for file in self.files:
+            file.close()
+
+
+def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Read a JSON object from a file of at most `max_bytes`.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    CheckpointError
+        It is too large, not JSON, or not an object.
+    """
+    with open(path, "rb") as f:
+        raw = f.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise CheckpointError(f"{path}: larger than {max_bytes} bytes")
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return content
+
+
+def shown(text: str) -> str:
+    """Quote a text that comes from a file, escaped and cut, for a message."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _is_counts(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in value)
