@@ -1,0 +1,52 @@
+"""Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors."""
+
+import json
+import os
+import shutil
+
+import torch
+from model import official_tensors
+from safetensors.torch import load_file, save_file
+
+# Kept in float32: tiny, and read by every container as float32.
+FLOAT32 = ("norm.weight", "hc_", "attn_sink", "gate.bias", ".ape")
+
+
+def write_checkpoint(model, path, tokenizer):
+    """Write the model to the folder `path`; tokenizer is a tokenizer.json to ship along, or None."""
+    os.makedirs(path, exist_ok=True)
+    out = {}
+    for name, v in official_tensors(model).items():
+        keep = v.dtype == torch.int64 or any(k in name for k in FLOAT32)
+        out[name] = v.clone() if keep else v.to(torch.bfloat16)
+    save_file(out, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(model.c, f, indent=1)
+    if tokenizer:
+        shutil.copyfile(tokenizer, os.path.join(path, "tokenizer.json"))
+        with open(os.path.join(path, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+            json.dump(
+                {
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "bos_token": "<｜begin▁of▁sentence｜>",
+                    "eos_token": "<｜end▁of▁sentence｜>",
+                    "pad_token": "<｜▁pad▁｜>",
+                    "add_bos_token": False,
+                    "add_eos_token": False,
+                    "model_max_length": model.c["max_position_embeddings"],
+                },
+                f,
+                indent=1,
+                ensure_ascii=False,
+            )
+
+
+def load_checkpoint(model, path):
+    """Load a checkpoint written by write_checkpoint into the model."""
+    src = load_file(os.path.join(path, "model.safetensors"))
+    dst = official_tensors(model)
+    assert src.keys() == dst.keys(), src.keys() ^ dst.keys()
+    with torch.no_grad():
+        for k, v in dst.items():
+            v.copy_(src[k])
+

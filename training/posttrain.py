@@ -1,0 +1,113 @@
+"""Train the MTP block and the lightning indexers of a finished ds4-tiny, everything else frozen.
+
+usage: python training/posttrain.py --tokenizer TOKENIZER_JSON --init DIR --out DIR --steps N
+
+The MTP block learns to predict token p+2 from the streams of p and token p+1, like the main model only on what the
+assistant writes.  An indexer learns that the softmax of its scores is the attention (summed over the heads) that the
+layer pays to its compressed rows.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.nn.functional as F
+from export import load_checkpoint, write_checkpoint
+from model import Model, make_config, use_compiled_sinkhorn
+from optim import Optimizer
+from tokenizer import Encoder
+from train import Validation, batches
+
+MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
+
+
+def indexer_loss(model, layer, record, sh):
+    """KL divergence of the indexer's choice from the attention, and the share of attention in its best quarter."""
+    x, qr, p = record
+    s = layer.attn.indexer(model.ops, x, qr, sh)
+    rows = torch.arange(s.shape[2])
+    future = rows[None, :] >= (torch.arange(sh.t)[:, None] + 1) // 4
+    s = s.masked_fill(future, -1e30)
+    total = p.sum(-1)
+    use = total > 0.01
+    target = p[use] / total[use][:, None]
+    loss = -(target * F.log_softmax(s[use], -1)).sum(-1) + (target * (target + 1e-9).log()).sum(-1)
+    with torch.no_grad():
+        k = max(1, s.shape[2] // 4)
+        top = target.gather(1, s[use].topk(k, -1).indices).sum(-1).mean()
+        best = target.topk(k, -1).values.sum(-1).mean()
+    return loss.mean(), float(top / best)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--tokenizer", required=True)
+    ap.add_argument("--init", required=True)
+    ap.add_argument("--out", required=True)
+    ap.add_argument("--steps", type=int, required=True)
+    ap.add_argument("--lr", type=float, default=4e-3)
+    ap.add_argument("--seed", default="2")
+    ap.add_argument("--threads", type=int, default=2)
+    a = ap.parse_args()
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(int(a.seed))
+    use_compiled_sinkhorn()
+    model = Model(make_config(), stream_dtype=torch.bfloat16)
+    load_checkpoint(model, a.init)
+    muon, adam = [], []
+    for name, p in model.named_parameters():
+        mine = name.split(".")[0] in MTP or "indexer" in name
+        p.requires_grad_(mine)
+        if mine:
+            big = p.ndim >= 2 and "hc_" not in name and ".gate." not in name and not name.endswith("ape")
+            (muon if big else adam).append(p)
+    opt = Optimizer(muon, adam, a.lr, a.lr * 0.75)
+    val = Validation(Encoder(a.tokenizer))
+    indexed = [layer for layer in model.layers if layer.attn.indexer is not None]
+    data = batches(a.tokenizer, a.seed)
+    t0, sums = time.time(), [0.0, 0.0, 0.0, 0]
+    for step in range(1, a.steps + 1):
+        x, w = next(data)
+        for layer in indexed:
+            layer.attn.record = []
+        with torch.no_grad():
+            s = model.streams(x)
+        records = [layer.attn.record[0] for layer in indexed]
+        for layer in indexed:
+            layer.attn.record = None
+        y = model.mtp_out(model.mtp_streams(s, x))
+        weight = torch.roll(w, -2, 1)
+        weight[:, -2:] = 0
+        at = weight.flatten().nonzero().squeeze(1)
+        target = torch.roll(x, -2, 1).flatten()[at]
+        loss = F.cross_entropy(model.logits(y.index_select(0, at)).float(), target)
+        sums[0] += float(loss.detach())
+        if x.shape[1] >= 96:
+            for layer, r in zip(indexed, records, strict=True):
+                kl, top = indexer_loss(model, layer, r, model.shape(*x.shape))
+                loss = loss + kl
+                sums[1] += float(kl.detach()) / 2
+                sums[2] += top / 2
+            sums[3] += 1
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(muon + adam, 1.0)
+        opt.step(min(1.0, step / 20, (a.steps - step) / (0.4 * a.steps)))
+        opt.zero_grad()
+        f = model.mtp.ffn
+        f.gate.bias += 1e-3 * torch.sign(f.load.mean() - f.load)
+        f.load.zero_()
+        if step % 25 == 0:
+            n = max(1, sums[3])
+            row = dict(step=step, mtp=sums[0] / 25, kl=sums[1] / n, top=sums[2] / n, minutes=(time.time() - t0) / 60)
+            print(json.dumps({k: round(v, 4) for k, v in row.items()}), flush=True)
+            sums = [0.0, 0.0, 0.0, 0]
+    token = {k: round(v["token"], 4) for k, v in val.run(model, mtp=True).items()}
+    print("share of second-next tokens that the MTP block predicts:", json.dumps(token), flush=True)
+    write_checkpoint(model, a.out, a.tokenizer)
+    os._exit(0)  # do not wait for the data worker
+
+
+if __name__ == "__main__":
+    main()
