@@ -1,0 +1,225 @@
+"""The one table of options: every program takes its options from here, so that a name means the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .memory import parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_CONTEXT = 1_048_576
+DEFAULT_CONTEXT = 32_768
+DEFAULT_TOKENS = 50_000
+MAX_TOP_LOGPROBS = 128
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """A number of bytes: 24GiB, 500M, 1048576."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a size, or fail as a usage error."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A whole number within bounds."""
+
+    name = "number"
+
+    def __init__(self, low: int, high: int | None = None) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a number, or fail as a usage error."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        if number < self.low or (self.high is not None and number > self.high):
+            upper = "" if self.high is None else f" and at most {self.high}"
+            self.fail(f"{number} must be at least {self.low}{upper}", param, ctx)
+        return number
+
+
+class FiniteFloat(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A float within bounds; NaN fails every bound."""
+
+    name = "number"
+
+    def __init__(self, low: float, high: float, *, above: bool = False) -> None:
+        self.low, self.high, self.above = low, high, above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number, or fail as a usage error."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        inside = self.low < number <= self.high if self.above else self.low <= number <= self.high
+        if not inside:
+            first = "above" if self.above else "at least"
+            self.fail(f"{value} must be {first} {self.low:g} and at most {self.high:g}", param, ctx)
+        return number
+
+
+_FILE = click.Path(path_type=Path)  # existence is checked where the file is opened: one message for all faults
+
+
+OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
+    # -- the model
+    "model": (("-m", "--model"), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Model, a GGUF file. Default: the tiny model inside the package.",
+    }),
+    "mtp": (("--mtp",), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Separate file with the MTP block; loaded and checked (drafting with it comes in a later release).",
+    }),
+    "backend": (("--backend",), {
+        "metavar": "NAME", "default": "auto", "show_default": True,
+        "help": "Where to compute: auto or cpu.",
+    }),
+    "cpu": (("--cpu",), {
+        "is_flag": True,
+        "help": "Same as --backend cpu.",
+    }),
+    "threads": (("-t", "--threads"), {
+        "type": Whole(1, 256), "metavar": "N",
+        "help": "CPU threads, at most 256. Default: one per core.",
+    }),
+    "check": (("--check",), {
+        "is_flag": True,
+        "help": "Look for NaN and infinity in every weight before starting.",
+    }),
+    "force_memory": (("--force-memory",), {
+        "is_flag": True,
+        "help": "Run a model that does not fit into memory.",
+    }),
+    "simulate_memory": (("--simulate-memory",), {
+        "type": SizeType(), "metavar": "SIZE",
+        "help": "Decide as if that much memory were available.",
+    }),
+    # -- the session
+    "ctx": (("-c", "--ctx"), {
+        "type": Whole(1, MAX_CONTEXT), "metavar": "N", "default": DEFAULT_CONTEXT, "show_default": True,
+        "help": "Positions of the context: prompt and reply together.",
+    }),
+    "no_qat": (("--no-qat",), {
+        "is_flag": True,
+        "help": "Leave out the FP8 and FP4 rounding that the model was trained with.",
+    }),
+    "activations": (("--activations",), {
+        "type": click.Choice(["float32", "quantized"]), "default": "float32", "show_default": True,
+        "help": "Arithmetic of products with quantized weights.",
+    }),
+    # -- the prompt
+    "prompt": (("-p", "--prompt"), {
+        "metavar": "TEXT",
+        "help": "Answer this and exit. A text that begins with the BOS token is taken as an already rendered chat.",
+    }),
+    "prompt_file": (("--prompt-file",), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Read the prompt from a file (- is standard input).",
+    }),
+    "system": (("-sys", "--system"), {
+        "metavar": "TEXT",
+        "help": "System text.",
+    }),
+    "think": (("--think",), {
+        "is_flag": True,
+        "help": "Reason before answering (the default).",
+    }),
+    "think_max": (("--think-max",), {
+        "is_flag": True,
+        "help": "Reason at length; needs -c 393216 or more.",
+    }),
+    "nothink": (("--nothink",), {
+        "is_flag": True,
+        "help": "Answer at once.",
+    }),
+    # -- sampling
+    "tokens": (("-n", "--tokens"), {
+        "type": Whole(1), "metavar": "N", "default": DEFAULT_TOKENS, "show_default": True,
+        "help": "Most tokens to generate; the context is a limit too.",
+    }),
+    "temp": (("--temp",), {
+        "type": FiniteFloat(0.0, 100.0), "metavar": "T", "default": 1.0, "show_default": True,
+        "help": "Temperature; 0 always takes the best token.",
+    }),
+    "top_k": (("--top-k",), {
+        "type": Whole(0, 1024), "metavar": "N", "default": 0, "show_default": True,
+        "help": "Draw from the N best tokens only; 0 from all.",
+    }),
+    "top_p": (("--top-p",), {
+        "type": FiniteFloat(0.0, 1.0, above=True), "metavar": "P", "default": 1.0, "show_default": True,
+        "help": "Draw from the best tokens that make up this share.",
+    }),
+    "min_p": (("--min-p",), {
+        "type": FiniteFloat(0.0, 1.0), "metavar": "P", "default": 0.05, "show_default": True,
+        "help": "Drop tokens less likely than this share of the best one.",
+    }),
+    "seed": (("--seed",), {
+        "type": Whole(0, (1 << 64) - 1), "metavar": "N",
+        "help": "Seed of the drawing; random by default.",
+    }),
+    # -- output
+    "json": (("--json", "as_json"), {
+        "is_flag": True,
+        "help": "Print one JSON object instead of text.",
+    }),
+    # -- diagnostics
+    "dump_tokens": (("--dump-tokens",), {
+        "is_flag": True,
+        "help": "Print the tokens of the prompt text as it stands, and exit.",
+    }),
+    "dump_logits": (("--dump-logits",), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Write the logits after the prompt as JSON, and exit.",
+    }),
+    "dump_logprobs": (("--dump-logprobs",), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Write the steps of a greedy answer with the best alternatives as JSON, and exit.",
+    }),
+    "logprobs_top_k": (("--logprobs-top-k",), {
+        "type": Whole(1, MAX_TOP_LOGPROBS), "metavar": "N", "default": None,
+        "help": "Alternatives per step of --dump-logprobs.  [default: 20]",
+    }),
+    "perplexity_file": (("--perplexity-file",), {
+        "type": _FILE, "metavar": "FILE",
+        "help": "Print how well the model predicts a text, and exit.",
+    }),
+}  # fmt: skip
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Model": ("model", "mtp", "backend", "cpu", "threads", "check", "force_memory", "simulate_memory"),
+    "Session": ("ctx", "no_qat", "activations"),
+    "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),
+    "Sampling": ("tokens", "temp", "top_k", "top_p", "min_p", "seed"),
+    "Output": ("json",),
+    "Diagnostics": ("dump_tokens", "dump_logits", "dump_logprobs", "logprobs_top_k", "perplexity_file"),
+}
+"""How the help groups the options."""
+
+
+def take(*names: str) -> Callable[[F], F]:
+    """Decorate a command with options of the table, in the given order."""
+
+    def decorate(function: F) -> F:
+        for name in reversed(names):
+            declarations, settings = OPTIONS[name]
+            function = click.option(*declarations, **settings)(function)
+        return function
+
+    return decorate

@@ -1,0 +1,178 @@
+"""One reply of the model: prefill, generation, and the parts of the text as they arrive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ds4 import Sampler, Session
+from ds4.chat import protocol
+
+_REASONS = {
+    "length": "; stopped by the token limit (-n)",
+    "context": "; stopped because the context is full (-c)",
+    "interrupted": "; interrupted",
+}
+
+
+class Listener(Protocol):
+    """Receives the parts of a reply while it is made."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Take the state of the prefill, in tokens."""
+
+    def prefilled(self) -> None:
+        """Learn that the prefill is over."""
+
+    def reasoning(self, text: str) -> None:
+        """Take a piece of the reasoning."""
+
+    def content(self, text: str) -> None:
+        """Take a piece of the answer."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """What came of one request.
+
+    Attributes
+    ----------
+    n_prompt, n_kept : int
+        Tokens of the prompt, and how many of them the session held already.
+    reasoning, content : str
+        The two parts of the text.
+    tokens : list of int
+        The tokens drawn, without the end token.
+    finish : str
+        "stop", "length", "context", or "interrupted".
+    prefill_s, decode_s : float
+        Seconds of both phases.
+    """
+
+    n_prompt: int
+    n_kept: int = 0
+    reasoning: str = ""
+    content: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish: str = "interrupted"
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    @property
+    def prefill_tps(self) -> float:
+        """Tokens per second of the prefill; 0 when there was nothing to compute."""
+        return _rate(self.n_prompt - self.n_kept, self.prefill_s)
+
+    @property
+    def decode_tps(self) -> float:
+        """Tokens per second of the generation."""
+        return _rate(len(self.tokens), self.decode_s)
+
+    def summary(self) -> str:
+        """Return the line about speeds that ends a reply."""
+        kept = f" ({self.n_kept} reused)" if self.n_kept else ""
+        return (
+            f"prefill {self.n_prompt} tokens{kept}, {self.prefill_tps:.2f} t/s; "
+            f"generation {len(self.tokens)} tokens, {self.decode_tps:.2f} t/s" + _REASONS.get(self.finish, "")
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the reply as an object for machines."""
+        return {
+            "reasoning": self.reasoning,
+            "content": self.content,
+            "finish_reason": self.finish,
+            "prompt_tokens": self.n_prompt,
+            "reused_tokens": self.n_kept,
+            "completion_tokens": len(self.tokens),
+            "prefill_seconds": round(self.prefill_s, 6),
+            "decode_seconds": round(self.decode_s, 6),
+            "prefill_tps": round(self.prefill_tps, 3),
+            "decode_tps": round(self.decode_tps, 3),
+        }
+
+
+def make_reply(
+    session: Session,
+    prompt: Sequence[int],
+    listener: Listener,
+    *,
+    thinking: bool,
+    sampler: Sampler,
+    max_tokens: int,
+) -> Reply:
+    """Bring the session to a prompt and let the model write.
+
+    Ctrl-C ends the work between two tokens or inside the prefill; the reply then has `finish` "interrupted" and what
+    was written so far.
+
+    Parameters
+    ----------
+    thinking : bool
+        Whether the prompt has opened the reasoning, so that the text up to its end mark is reasoning.
+
+    Raises
+    ------
+    DS4Error
+        As `Session.sync` and `Session.generate`.
+    """
+    reply = Reply(len(prompt))
+    try:
+        with _timer(reply, "prefill_s"):
+            reply.n_kept = session.sync(list(prompt), progress=listener.progress)
+        listener.prefilled()
+        with _timer(reply, "decode_s"):
+            _generate(session, reply, listener, thinking, sampler, max_tokens)
+    except KeyboardInterrupt:
+        listener.prefilled()
+        if session.pos > len(prompt):  # a token may have been computed and not been counted
+            reply.tokens = session.tokens[len(prompt) :]
+    return reply
+
+
+def _generate(
+    session: Session, reply: Reply, listener: Listener, thinking: bool, sampler: Sampler, max_tokens: int
+) -> None:
+    tokenizer = session.model.tokenizer
+    end_think, think = tokenizer.special(protocol.END_THINK), tokenizer.special(protocol.THINK)
+    for step in session.generate(max_tokens=max_tokens, sampler=sampler):
+        if step.finish != "stop":
+            reply.tokens.append(step.token)
+        text = step.text
+        if thinking and step.token == end_think:
+            # What was held back of an unfinished character belongs to the reasoning.
+            before, _, text = text.partition(protocol.END_THINK)
+            _pass_on(reply, listener, True, before)
+            thinking = False
+        elif thinking and step.token == think and not reply.reasoning:
+            text = text.replace(protocol.THINK, "", 1)  # the opening mark, echoed
+        _pass_on(reply, listener, thinking, text)
+        if step.finish is not None:
+            reply.finish = step.finish
+
+
+def _pass_on(reply: Reply, listener: Listener, reasoning: bool, text: str) -> None:
+    if not text:
+        return
+    if reasoning:
+        reply.reasoning += text
+        listener.reasoning(text)
+    else:
+        reply.content += text
+        listener.content(text)
+
+
+@contextmanager
+def _timer(reply: Reply, name: str) -> Iterator[None]:
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        setattr(reply, name, time.monotonic() - begin)
+
+
+def _rate(n: int, seconds: float) -> float:
+    return n / seconds if n > 0 and seconds > 0 else 0.0

@@ -1,0 +1,121 @@
+"""What the options of ``ds4 chat`` say, and which of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from .options import DEFAULT_CONTEXT, DEFAULT_TOKENS, OPTIONS, SECTIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the option table (see `options.OPTIONS`)."""
+
+    model: Path | None = None
+    mtp: Path | None = None
+    backend: str = "auto"
+    cpu: bool = False
+    threads: int | None = None
+    check: bool = False
+    force_memory: bool = False
+    simulate_memory: int | None = None
+    ctx: int = DEFAULT_CONTEXT
+    no_qat: bool = False
+    activations: str = "float32"
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    system: str | None = None
+    think: bool = False
+    think_max: bool = False
+    nothink: bool = False
+    tokens: int = DEFAULT_TOKENS
+    temp: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.05
+    seed: int | None = None
+    as_json: bool = False
+    dump_tokens: bool = False
+    dump_logits: Path | None = None
+    dump_logprobs: Path | None = None
+    logprobs_top_k: int | None = None
+    perplexity_file: Path | None = None
+
+    @property
+    def mode(self) -> str:
+        """How to think: "think", "think-max" or "nothink"."""
+        return "nothink" if self.nothink else "think-max" if self.think_max else "think"
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a prompt was given."""
+        return self.prompt is not None or self.prompt_file is not None
+
+
+_MODEL, _SESSION, _PROMPT = (set(SECTIONS[name]) for name in ("Model", "Session", "Prompt"))
+_CHAT = _MODEL | _SESSION | {"system", "think", "think_max", "nothink"} | set(SECTIONS["Sampling"])
+_TEXT = {"prompt", "prompt_file"}
+
+_USED: dict[str, Collection[str]] = {
+    "dump_tokens": {"model", "dump_tokens", "json", *_TEXT},
+    "dump_logits": {"dump_logits", *_MODEL, *_SESSION, *_PROMPT},
+    "dump_logprobs": {"dump_logprobs", "logprobs_top_k", "tokens", *_MODEL, *_SESSION, *_PROMPT},
+    "perplexity_file": {"perplexity_file", "tokens", "json", *_MODEL, *_SESSION},
+    "prompt": {"json", *_CHAT, *_TEXT},
+    "repl": _CHAT,
+}
+"""For every kind of work the options that have an effect on it; the others are refused, not ignored."""
+
+_WORK = {
+    "dump_tokens": "with --dump-tokens",
+    "dump_logits": "with --dump-logits",
+    "dump_logprobs": "with --dump-logprobs",
+    "perplexity_file": "with --perplexity-file",
+    "prompt": "here; it belongs to --dump-logprobs",
+    "repl": "without a prompt (-p)",
+}
+
+
+def kind_of_work(ctx: click.Context, settings: Settings) -> str:
+    """Return what the options ask for, a key of `_USED`.
+
+    Raises
+    ------
+    click.UsageError
+        Options contradict each other, miss another one, or would have no effect.
+    """
+    given = {name for name in OPTIONS if ctx.get_parameter_source(_parameter(name)) is ParameterSource.COMMANDLINE}
+    _one_of(given, "prompt", "prompt_file")
+    _one_of(given, "think", "think_max", "nothink")
+    _one_of(given, "dump_tokens", "dump_logits", "dump_logprobs", "perplexity_file")
+    if settings.cpu and settings.backend not in ("auto", "cpu"):
+        raise click.UsageError(f"--cpu and --backend {settings.backend} contradict each other", ctx)
+    dumps = [name for name in ("dump_tokens", "dump_logits", "dump_logprobs", "perplexity_file") if name in given]
+    kind = dumps[0] if dumps else "prompt" if settings.has_prompt else "repl"
+    if kind.startswith("dump_") and not settings.has_prompt:
+        raise click.UsageError(f"{flag(kind)} needs a prompt (-p or --prompt-file)", ctx)
+    useless = sorted(given - set(_USED[kind]))
+    if useless:
+        raise click.UsageError(f"{flag(useless[0])} has no effect {_WORK[kind]}", ctx)
+    return kind
+
+
+def flag(name: str) -> str:
+    """Return an option as users write it, in its long form."""
+    declarations, _ = OPTIONS[name]
+    return next(d for d in declarations if d.startswith("--"))
+
+
+def _parameter(name: str) -> str:
+    return "as_json" if name == "json" else name
+
+
+def _one_of(given: Collection[str], *names: str) -> None:
+    found = [flag(name) for name in names if name in given]
+    if len(found) > 1:
+        raise click.UsageError(f"{found[0]} and {found[1]} cannot be given together")
