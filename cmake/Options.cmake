@@ -1,13 +1,14 @@
 # Build options. A name that is not listed here stops the configuration: a misspelt or renamed option that is
 # silently ignored costs its user hours.
-option(DS4_BUILD_TESTS "Build the native test module and the fuzz drivers" OFF)
+option(DS4_BUILD_TESTS "Build the native test module (needs pybind11) and the fuzz drivers" OFF)
+option(DS4_BUILD_FUZZ "Build the fuzz drivers only" OFF)
 option(DS4_WERROR "Treat compiler warnings in ds4's own code as errors" OFF)
 set(DS4_SANITIZE "" CACHE STRING "Sanitizers for everything built here: 'address;undefined' or 'thread'")
 option(DS4_CUDA "NVIDIA GPUs (a later release)" OFF)
 option(DS4_HIP "AMD GPUs (a later release)" OFF)
 option(DS4_METAL "Apple GPUs (a later release)" OFF)
 
-set(ds4_known_options DS4_BUILD_TESTS DS4_WERROR DS4_SANITIZE DS4_CUDA DS4_HIP DS4_METAL)
+set(ds4_known_options DS4_BUILD_TESTS DS4_BUILD_FUZZ DS4_WERROR DS4_SANITIZE DS4_CUDA DS4_HIP DS4_METAL)
 get_cmake_property(ds4_cache_names CACHE_VARIABLES)
 foreach(name IN LISTS ds4_cache_names)
   if(name MATCHES "^DS4_" AND NOT name IN_LIST ds4_known_options)

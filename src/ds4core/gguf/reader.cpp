@@ -83,7 +83,7 @@ ds4_status Reader::header() {
         return fail_at(err, DS4_E_FORMAT, 0, "the file has %llu bytes, a GGUF header alone has %llu; the file looks "
                        "truncated", ull{in.size}, ull{kHeaderBytes});
     if (std::memcmp(in.base, "GGUF", 4) != 0) {
-        const std::string_view start(reinterpret_cast<const char *>(in.base), static_cast<size_t>(std::min<uint64_t>(in.size, 8)));
+        const std::string_view start(reinterpret_cast<const char *>(in.base), 8);
         const char *hint = "";
         if (start.substr(0, 8) == "version ") hint = "; it looks like a Git LFS pointer, not the file it stands for";
         if (start[0] == '<') hint = "; it looks like a web page";
@@ -103,11 +103,13 @@ ds4_status Reader::header() {
     in.take(&n_kv);
     if (n_tensors > in.left() / kMinTensorBytes || n_tensors > kMaxRecords)
         return fail_at(err, DS4_E_FORMAT, 8, "tensor count %llu at offset 8 is more than the file can hold (%llu bytes "
-                       "are left, a tensor record has at least %llu, at most %llu records are read)", ull{n_tensors},
+                       "are left, a tensor record has at least %llu, at most %llu records are read); the file looks truncated "
+                       "or damaged", ull{n_tensors},
                        ull{in.left()}, ull{kMinTensorBytes}, ull{kMaxRecords});
     if (n_kv > in.left() / kMinKvBytes || n_kv > kMaxRecords)
         return fail_at(err, DS4_E_FORMAT, 16, "metadata count %llu at offset 16 is more than the file can hold (%llu "
-                       "bytes are left, a record has at least %llu, at most %llu records are read)", ull{n_kv},
+                       "bytes are left, a record has at least %llu, at most %llu records are read); the file looks truncated or "
+                       "damaged", ull{n_kv},
                        ull{in.left()}, ull{kMinKvBytes}, ull{kMaxRecords});
     g->info.file_bytes = in.size;
     g->info.version = version;
