@@ -168,8 +168,8 @@ class Model:
         ----------
         path : path-like
             A GGUF file.
-        backend : str
-            "auto" or "cpu".
+        backend : {"auto", "cpu"}
+            Others are known by name ("cuda", "hip", "metal") and come in later releases.
         mtp : path-like, optional
             A file with the MTP block, when that is not part of the model file.
 
@@ -183,6 +183,8 @@ class Model:
             It is a sound file of a model that ds4 does not run; the text lists every difference.
         BackendUnavailableError
             This build or machine has no such backend; the text says why.
+        ValueError
+            The backend's name is unknown.
         """
         if "\0" in backend:
             raise ValueError("a backend's name holds no NUL")
@@ -326,7 +328,10 @@ class Model:
         _check_range("n_ctx", n_ctx, MAX_N_CTX)
         _check_range("chunk", chunk, 4096)
         _check_choice("rows", rows, ("f16", "f32"))
-        return MemoryPlan(**native.memory(n_ctx, chunk, rows == "f16", bool(mtp)))
+        plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp))
+        info = native.gguf().info()
+        plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
+        return MemoryPlan(**plan)
 
     def check(self, *, progress: Progress | None = None) -> None:
         """Decode every weight and look for values that are not finite. Reads the whole file.
@@ -385,6 +390,11 @@ def diagnose(file: GGUFFile) -> tuple[str, str]:
         The recognised shape, or the nearest one.
     report : str
         One line per difference; empty when the file would load.
+
+    Raises
+    ------
+    UnsupportedModelError
+        The file is of another family, so that there is nothing to compare.
     """
     shape, report = _model.diagnose(file.native)
     return str(shape["name"]), report

@@ -416,7 +416,7 @@ class Session:
             Called with (stage, layer, pos, values): `values` is a float32 array of its own, shape (n_rows, width),
             whose rows belong to positions pos, pos + 1, ... Stage "streams" gives the residual streams before each
             layer (width n_hc * n_embd); layer n_layer is the input of the head. What the function raises ends the
-            call.
+            call at the next occasion, and is passed on.
         """
         native = self._open()
         if tap is None:

@@ -12,8 +12,7 @@ cdef class Pulse:
     cdef object progress
     # What the progress function (or a signal handler, or a tap) raised; re-raised when the call has returned.
     cdef object error
-    # Set from any thread: stop at the next pulse. Together with the core's own cancel no request is lost, even one
-    # that arrives just before the core has begun.
+    # Set from any thread while the call runs: stop at the next pulse.
     cdef bint stop
 
     cdef int begin(self, object progress) except -1

@@ -19,7 +19,6 @@ from ds4._native._capi cimport (
     ds4_sample,
     ds4_sampling,
     ds4_session_bytes,
-    ds4_session_cancel,
     ds4_session_create,
     ds4_session_eval,
     ds4_session_free,
@@ -261,10 +260,13 @@ cdef class Session:
         self.leave(status, &err)
 
     def cancel(self) -> None:
-        """Stop the call that is running, from any thread. Without one, do nothing."""
+        """Stop the call that is running, from any thread. Without one, do nothing.
+
+        The request travels by the pulse and not by ds4_session_cancel, whose flag would outlive a call that ends by
+        itself at the same moment, and stop the next one.
+        """
         if self.running:
             self.pulse.stop = True
-            ds4_session_cancel(self.session)
 
     def shutdown(self) -> None:
         """Refuse calls from now on, stop the one that is running and wait until it has returned.
