@@ -22,9 +22,8 @@ template <class F> ds4_status enter(ds4_session *s, const char *what, ds4_error 
     bool idle = false;
     if (!s->busy.compare_exchange_strong(idle, true))
         return fail(err, DS4_E_BUSY, "%s: another thread is using this session", what);
+    s->cancel.store(false);  // a cancel is for the call that runs when it arrives, not for a later one
     ds4_status st = guarded(what, err, body);
-    // A cancel that arrives while nothing runs stops the next call; one that was served is spent.
-    if (st == DS4_E_CANCELLED) s->cancel.store(false);
     s->busy.store(false);
     return st;
 }

@@ -57,7 +57,8 @@ DS4_API uint64_t ds4_session_bytes(const ds4_session *s);        /* memory held 
 /* Forget everything. */
 DS4_API ds4_status ds4_session_reset(ds4_session *s, ds4_error *err);
 
-/* Stop a running call from another thread or a signal handler: it returns DS4_E_CANCELLED within a layer. */
+/* Stop the call that is running, from another thread or a signal handler: it returns DS4_E_CANCELLED within a layer.
+ * Without a running call nothing happens: a later one is not affected. */
 DS4_API void ds4_session_cancel(ds4_session *s);
 DS4_API void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud);
 
