@@ -151,20 +151,30 @@ def f16_rows(x: Array) -> Array:
     return x.astype(np.float16).astype(x.dtype)
 
 
+MINOR_JUMP = 4e-3
+"""Rounding steps below this, in units of the row's RMS, are not worth a margin: taking one the other way round moves
+the logits by less than the tolerance. They are the codes near zero, where boundaries are densest."""
+
+
 def code_gap(x: Array, codes: Array, block: int, floor: float) -> Array:
-    """Smallest distance of an entry to a rounding boundary, over the last axis, in units of the row's RMS."""
+    """Smallest distance of an entry to a rounding boundary, over the last axis, in units of the row's RMS.
+
+    Boundaries between values closer than `MINOR_JUMP` do not count.
+    """
+    rms = np.sqrt((x.astype(np.float64) ** 2).mean(-1))
     v = x.astype(np.float64).reshape(*x.shape[:-1], -1, block)
-    scale = block_scale(v, codes, floor)
-    mid = (codes[:-1] + codes[1:]) / 2
-    a = np.abs(v) / scale
-    hi = np.clip(np.searchsorted(mid, a), 1, len(mid) - 1)
-    gap = np.minimum(np.abs(a - mid[hi]), np.abs(a - mid[hi - 1])) * scale
-    # Crossing amax = top * 2^k doubles or halves the scale of the whole block. The last sub-row counts as a distance
-    # of the largest entry itself.
-    amax = np.abs(v).max(-1, keepdims=True)
-    edge = np.minimum(np.abs(amax - codes[-1] * scale), np.abs(amax - codes[-1] * scale / 2))
-    gap = np.minimum(gap.min(-1), edge[..., 0]).min(-1)
-    out: Array = gap / np.sqrt((x.astype(np.float64) ** 2).mean(-1))
+    unit = block_scale(v, codes, floor) / rms[..., None, None]
+    a = np.abs(v) / rms[..., None, None]
+    middle, jump = (codes[:-1] + codes[1:]) / 2, np.diff(codes)
+    hi = np.clip(np.searchsorted(middle, a / unit), 1, len(middle) - 1)
+    gaps = [np.where(jump[i] * unit > MINOR_JUMP, np.abs(a - middle[i] * unit), np.inf) for i in (hi, hi - 1)]
+    out: Array = np.minimum(*gaps).min((-1, -2))
+    if codes is E2M1:
+        # Crossing amax = 6 * 2^k changes the grid of the whole block; for E4M3 the grids of both scales agree but for
+        # the values nearest to zero.
+        peak = a.max(-1, keepdims=True)
+        edge = np.minimum(np.abs(peak - codes[-1] * unit), np.abs(peak - codes[-1] * unit / 2))
+        out = np.minimum(out, edge.min((-1, -2)))
     return out
 
 
@@ -346,7 +356,14 @@ class Layer:
     """One transformer layer (or the MTP block) with its part of the session's state."""
 
     def __init__(
-        self, model: Model, number: int, prefix: str, ratio: int, switches: Switches, hooks: Hooks | None, measure: bool
+        self,
+        model: Model,
+        number: int,
+        prefix: str,
+        ratio: int,
+        switches: Switches,
+        hooks: Hooks | None,
+        measure: bool,
     ) -> None:
         self.m, self.number, self.prefix, self.ratio = model, number, prefix, ratio
         self.switches, self.hooks, self.measure = switches, hooks, measure
@@ -468,7 +485,7 @@ class Margins:
     """How near each position came to a different discrete decision; arrays [T], infinite where there was none.
 
     ``router`` and ``indexer`` are score gaps at the selection boundary, ``code`` distances to an FP8 or FP4 rounding
-    boundary in units of the row's RMS; the smallest over all layers. ``*_layer`` says where.
+    boundary that matters (see `code_gap`); each the smallest over all layers. ``*_layer`` says where.
     """
 
     router: NDArray[np.float64]

@@ -12,6 +12,7 @@ weights (`weights_digest`) is stored with the golden data and checked by the tes
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -231,6 +232,15 @@ def make_weights(config: Config, seed: int = SEED) -> Weights:
             values = scale[0] + draw * scale[1]
         out[name] = round_to_bf16(values)
     return out
+
+
+@functools.cache
+def weights_of(variant: str) -> Mapping[str, NDArray[Any]]:
+    """The weights of a variant, made once per process and not writeable."""
+    weights = make_weights(VARIANTS[variant])
+    for values in weights.values():
+        values.flags.writeable = False
+    return weights
 
 
 def weights_digest(weights: Mapping[str, NDArray[Any]]) -> str:
