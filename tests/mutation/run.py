@@ -1,0 +1,125 @@
+"""Breaks one mechanism of the native core at a time and shows that the tests notice.
+
+usage: python tests/mutation/run.py [--only TEXT] [--jobs N]
+
+Needs the installed package with its test extra, g++, and about 20 minutes on two cores; not part of CI. Each mutant
+is a copy of the core with one text replaced (mutants.py); the changed file is compiled again and the mutated library
+stands in for the installed one under the tests of tests/python/engine, which must fail. Exit status 1 when a mutant
+survives that should not, or when the unchanged core fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-fPIC", '-DDS4_VERSION_TEXT="mutant"']
+ISA = {
+    "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+    "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
+}
+# Quick and telling tests first: most mutants die in seconds.
+STAGES = (
+    ["tests/python/engine/test_golden_logits.py", "-k", "logits_equal and (129 or 5) or mtp_block and 129"],
+    ["tests/python/engine"],
+)
+
+
+def compile_file(tree: Path, source: Path, out: Path) -> None:
+    flags = [*FLAGS, *ISA.get(source.name, ())]
+    include = ["-I", str(tree), "-I", str(tree / "include")]
+    subprocess.run(["g++", *flags, *include, "-c", str(source), "-o", str(out)], check=True)
+
+
+def object_name(tree: Path, source: Path) -> str:
+    return str(source.relative_to(tree)).replace("/", "_") + ".o"
+
+
+def link(objects: list[Path], out: Path) -> None:
+    command = ["g++", "-shared", "-Wl,-soname,libds4core.so", "-o", str(out), *map(str, objects), "-lpthread"]
+    subprocess.run(command, check=True)
+
+
+def passes(library: Path) -> tuple[bool, str]:
+    """Whether the tests pass with this library; the name of the test that failed."""
+    for stage in STAGES:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *stage]
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True
+        )
+        if done.returncode == 1:
+            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            return False, failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else "a test failed"
+        if done.returncode < 0 or done.returncode >= 128:
+            return False, f"the process died ({done.returncode})"
+        if done.returncode != 0:
+            raise SystemExit(f"pytest itself failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
+    return True, ""
+
+
+def run_mutant(mutant: Mutant, tree: Path, base: dict[str, Path], folder: Path) -> tuple[Mutant, bool, str, float]:
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as tmp:
+        copy = Path(tmp) / "src"
+        shutil.copytree(tree, copy)
+        source = copy / mutant.file
+        text = source.read_text(encoding="utf-8")
+        if text.count(mutant.old) != 1:
+            raise SystemExit(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.file}")
+        source.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        name = object_name(copy, source)
+        changed = Path(tmp) / name
+        compile_file(copy, source, changed)
+        library = Path(tmp) / "libds4core.so"
+        link([changed if n == name else o for n, o in base.items()], library)
+        survived, killer = passes(library)
+    return mutant, survived, killer, time.monotonic() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutants whose name contains this text")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    tree = ROOT / "src" / "ds4core"
+    chosen = [m for m in MUTANTS if args.only in m.name]
+    for m in chosen:
+        found = (tree / m.file).read_text(encoding="utf-8").count(m.old)
+        if found != 1:
+            raise SystemExit(f"mutant {m.name!r}: its text occurs {found} times in {m.file}; bring mutants.py up to date")
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="ds4-mutation-") as tmp, ThreadPoolExecutor(args.jobs) as pool:
+        folder = Path(tmp)
+        sources = sorted(p for p in tree.rglob("*.cpp"))
+        base = {object_name(tree, s): folder / object_name(tree, s) for s in sources}
+        list(pool.map(lambda s: compile_file(tree, s, base[object_name(tree, s)]), sources))
+        clean = folder / "libds4core.so"
+        link(list(base.values()), clean)
+        ok, killer = passes(clean)
+        if not ok:
+            raise SystemExit(f"the unchanged core fails {killer}")
+        print(f"unchanged core: all tests pass; {len(chosen)} mutants follow", flush=True)
+        for mutant, survived, killer, seconds in pool.map(lambda m: run_mutant(m, tree, base, folder), chosen):
+            verdict = "SURVIVED" if survived else "caught"
+            if survived == mutant.expected:
+                wrong.append(mutant.name)
+            note = "" if mutant.expected else " (not visible in the tiny models)"
+            print(f"{verdict:9} {mutant.name:55} {seconds:5.0f} s  {killer}{note}", flush=True)
+    caught = len(chosen) - len([m for m in chosen if not m.expected])
+    print(f"{len(chosen)} mutants, {caught} expected to be caught; wrong: {wrong or 'none'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
