@@ -95,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_usage_error(error: click.UsageError) -> None:
     print(f"ds4: {error.format_message()}", file=sys.stderr)
-    if error.ctx is not None:
-        print(f"{error.ctx.command_path} -h lists the options", file=sys.stderr)
+    path = error.ctx.command_path if error.ctx is not None else "ds4"
+    print(f"{path} -h lists the options", file=sys.stderr)
 
 
 def describe(error: BaseException) -> str:

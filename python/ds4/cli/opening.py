@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4 import Model, Session
+from ds4 import GGUFFile, Model, Session
 
 from .memory import available_memory, require_memory
 from .settings import Settings
@@ -29,6 +29,8 @@ def opened_model(settings: Settings) -> Iterator[Model]:
         note(_EMBEDDED_NOTE)
     else:
         path = settings.model
+    if settings.mtp is not None:
+        GGUFFile(settings.mtp).close()  # a fault of the container is told with this file's name
     with Model.open(path, backend=backend, mtp=settings.mtp) as model:
         for warning in model.warnings:
             note(f"warning: {warning}")

@@ -40,8 +40,8 @@ class Reply:
 
     Attributes
     ----------
-    n_prompt, n_kept : int
-        Tokens of the prompt, and how many of them the session held already.
+    n_prompt, n_kept, n_computed : int
+        Tokens of the prompt, how many of them the session held already, and how many were computed.
     reasoning, content : str
         The two parts of the text.
     tokens : list of int
@@ -54,6 +54,7 @@ class Reply:
 
     n_prompt: int
     n_kept: int = 0
+    n_computed: int = 0
     reasoning: str = ""
     content: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Reply:
     @property
     def prefill_tps(self) -> float:
         """Tokens per second of the prefill; 0 when there was nothing to compute."""
-        return _rate(self.n_prompt - self.n_kept, self.prefill_s)
+        return _rate(self.n_computed, self.prefill_s)
 
     @property
     def decode_tps(self) -> float:
@@ -74,8 +75,9 @@ class Reply:
     def summary(self) -> str:
         """Return the line about speeds that ends a reply."""
         kept = f" ({self.n_kept} reused)" if self.n_kept else ""
+        some = "" if self.n_kept + self.n_computed == self.n_prompt else f"{self.n_computed} of "
         return (
-            f"prefill {self.n_prompt} tokens{kept}, {self.prefill_tps:.2f} t/s; "
+            f"prefill {some}{self.n_prompt} tokens{kept}, {self.prefill_tps:.2f} t/s; "
             f"generation {len(self.tokens)} tokens, {self.decode_tps:.2f} t/s" + _REASONS.get(self.finish, "")
         )
 
@@ -84,6 +86,7 @@ class Reply:
         return {
             "reasoning": self.reasoning,
             "content": self.content,
+            "tool_calls": [],  # this program declares no tools
             "finish_reason": self.finish,
             "prompt_tokens": self.n_prompt,
             "reused_tokens": self.n_kept,
@@ -123,11 +126,14 @@ def make_reply(
     try:
         with _timer(reply, "prefill_s"):
             reply.n_kept = session.sync(list(prompt), progress=listener.progress)
+            reply.n_computed = reply.n_prompt - reply.n_kept
         listener.prefilled()
         with _timer(reply, "decode_s"):
             _generate(session, reply, listener, thinking, sampler, max_tokens)
     except KeyboardInterrupt:
         listener.prefilled()
+        if not reply.n_computed and session.pos < reply.n_prompt:
+            reply.n_computed = session.pos
         if session.pos > len(prompt):  # a token may have been computed and not been counted
             reply.tokens = session.tokens[len(prompt) :]
     return reply

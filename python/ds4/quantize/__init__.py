@@ -1,6 +1,6 @@
 """The GGUF workshop: making model files from official checkpoints. In this release: conversion only."""
 
-from .convert import ConversionPlan, convert, plan_conversion
+from .conversion import ConversionPlan, convert, plan_conversion
 from .recipes import RECIPES
 from .safetensors import Checkpoint, CheckpointError
 

@@ -25,8 +25,11 @@ def check_runs(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> None:
     layout = make_layout(kvs, tensors)
     with tempfile.TemporaryDirectory(prefix="ds4-convert-") as folder:
         path = Path(folder) / "plan.gguf"
-        with open(path, "wb") as f:
-            write_sparse(f, layout)
+        try:
+            with open(path, "wb") as f:
+                write_sparse(f, layout)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         try:
             Model.open(path).close()
         except UnsupportedModelError as error:

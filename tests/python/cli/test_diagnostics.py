@@ -1,0 +1,116 @@
+"""Tokens, logits, log-probabilities and perplexity as data."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import ds4 as package
+import numpy as np
+import pytest
+from ds4.sampling import log_softmax
+
+TOKEN_KEYS = {"id", "text", "bytes"}
+
+
+def test_tokens_as_text_and_json(ds4: Any, model_path: Path) -> None:
+    text = "the tools <think>é\n"
+    plain = ds4("tokens", "-m", model_path, text)
+    assert plain.returncode == 0, plain.stderr
+    content = json.loads(ds4("tokens", "-m", model_path, "--json", text).stdout)
+    ids = [t["id"] for t in content["tokens"]]
+    assert [int(line.split()[0]) for line in plain.stdout.splitlines()] == ids
+    assert content["n_tokens"] == len(ids)
+    assert b"".join(bytes(t["bytes"]) for t in content["tokens"]).decode() == text
+    assert "<think>" in [t["text"] for t in content["tokens"]]
+    dumped = ds4("-m", model_path, "--dump-tokens", "-p", text)
+    assert dumped.stdout == plain.stdout
+
+
+def test_halves_of_characters_keep_their_bytes(ds4: Any, model_path: Path) -> None:
+    content = json.loads(ds4("tokens", "-m", model_path, "--json", "ü").stdout)
+    assert [t["bytes"] for t in content["tokens"]] == [[0xC3], [0xBC]]
+
+
+def test_logits_are_those_of_the_engine(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "logits.json"
+    done = ds4("-m", model_path, "-p", "hi", "--nothink", "--dump-logits", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    content = json.loads(out.read_text())
+    assert {"source", "model", "backend", "quant_bits", "prompt_tokens", "ctx", "vocab"} <= set(content)
+    assert set(content["argmax_token"]) == TOKEN_KEYS
+    assert content["vocab"] == len(content["logits"]) == 512
+    with package.Model.open(model_path) as model, model.session(n_ctx=64) as session:
+        session.sync(
+            model.tokenizer.encode("<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>", specials=True)
+        )
+        expected = session.logits()
+    np.testing.assert_array_equal(np.array(content["logits"], np.float32), expected)
+    assert content["argmax_token"]["id"] == int(expected.argmax())
+    assert content["argmax_logit"] == pytest.approx(float(expected.max()), rel=1e-8)
+
+
+def test_logprobs_schema(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "steps.json"
+    done = ds4("-m", model_path, "-p", "hi", "--nothink", "--dump-logprobs", out, "-n", 5, "--logprobs-top-k", 4)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(out.read_text())
+    assert content["top_k"] == 4 and content["prompt_tokens"] == 6
+    assert 1 <= len(content["steps"]) <= 5
+    for i, step in enumerate(content["steps"]):
+        assert set(step) == {"step", "selected", "top_logprobs"}
+        assert step["step"] == i
+        assert set(step["selected"]) == TOKEN_KEYS
+        assert len(step["top_logprobs"]) == 4
+        assert step["top_logprobs"][0]["token"] == step["selected"]
+        values = [t["logprob"] for t in step["top_logprobs"]]
+        assert values == sorted(values, reverse=True) and values[0] <= 0
+        for alternative in step["top_logprobs"]:
+            assert set(alternative) == {"token", "logit", "logprob"}
+    answer = ds4("-m", model_path, "-p", "hi", "--nothink", "-n", 5, "--temp", 0)
+    chosen = b"".join(bytes(s["selected"]["bytes"]) for s in content["steps"] if s["selected"]["id"] != 1)
+    assert answer.stdout == chosen.decode("utf-8", "replace") + ("" if chosen.endswith(b"\n") else "\n")
+
+
+def test_default_number_of_alternatives(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "steps.json"
+    assert ds4("-m", model_path, "-p", "hi", "--dump-logprobs", out, "-n", 1).returncode == 0
+    content = json.loads(out.read_text())
+    assert content["top_k"] == 20 == len(content["steps"][0]["top_logprobs"])
+
+
+@pytest.mark.parametrize("n_scored", [1, 40, 100])
+def test_perplexity_equals_a_direct_computation(ds4: Any, model_path: Path, tmp_path: Path, n_scored: int) -> None:
+    path = tmp_path / "text.txt"
+    text = "In the tool calls there is one and another; the rest is on the street. " * 12
+    path.write_text(text)
+    done = ds4("-m", model_path, "--perplexity-file", path, "-n", n_scored, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    with package.Model.open(model_path) as model, model.session(n_ctx=512) as session:
+        ids = model.tokenizer.encode(text)[: 32 + n_scored]
+        logprobs = log_softmax(session.eval_logits(ids))
+    expected = -sum(float(logprobs[i - 1, ids[i]]) for i in range(32, len(ids)))
+    assert found["scored"] == n_scored and found["tokens"] == 32 + n_scored
+    assert found["nll"] == pytest.approx(expected, rel=1e-5)
+    assert found["ppl"] == pytest.approx(math.exp(expected / n_scored), rel=1e-4)
+    printed = ds4("-m", model_path, "--perplexity-file", path, "-n", n_scored).stdout
+    assert printed.split()[0] == f"tokens={32 + n_scored}"
+
+
+def test_perplexity_of_too_short_a_text(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("too short")
+    done = ds4("-m", model_path, "--perplexity-file", path)
+    assert done.returncode == 1
+    assert str(path) in done.stderr and "32" in done.stderr
+
+
+def test_unwritable_output_is_a_message(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "logits.json"
+    done = ds4("-m", model_path, "-p", "hi", "--dump-logits", out)
+    assert done.returncode == 1
+    assert str(out) in done.stderr

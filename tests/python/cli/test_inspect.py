@@ -1,0 +1,104 @@
+"""``ds4 inspect``: what a file holds, whether it runs, and why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.gguf_write import GGMLType, ValueType, array, make_tensor, string, u32, write_gguf
+from support.tiny_gguf import RECIPES, write_tiny_gguf
+
+
+def test_text_and_json_tell_the_same(ds4: Any, model_path: Path) -> None:
+    text = ds4("inspect", model_path, "--ctx", 4096)
+    assert text.returncode == 0, text.stderr
+    assert text.stderr == ""
+    assert "test-flash" in text.stdout
+    assert text.stdout.splitlines()[-1].split() == ["runs", "yes"]
+    facts = json.loads(ds4("inspect", model_path, "--ctx", 4096, "--json").stdout)
+    assert facts["loads"] is True and facts["differences"] == []
+    assert facts["shape"]["name"] == "test-flash"
+    assert facts["file_bytes"] == model_path.stat().st_size
+    assert facts["tokenizer"]["n_tokens"] == 512
+    assert facts["tokenizer"]["problem"] is None
+    assert facts["memory"]["n_ctx"] == 4096
+    assert facts["memory"]["total_session_bytes"] > 0
+    assert facts["recipe"]["experts"] == "BF16"
+    groups = {g["group"] for g in facts["groups"]}
+    assert {"routed experts", "shared experts", "attention", "indexer", "compressor", "hyper-connections"} <= groups
+    assert sum(g["n_tensors"] for g in facts["groups"]) == facts["n_tensors"]
+
+
+def test_memory_grows_with_the_context(ds4: Any, model_path: Path) -> None:
+    plans = [
+        json.loads(ds4("inspect", model_path, "-c", n, "--json").stdout)["memory"]["total_session_bytes"]
+        for n in (1024, 65536)
+    ]
+    assert plans[0] < plans[1]
+
+
+def test_unknown_shape_lists_every_difference(ds4: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shape.gguf"
+    changes = {"deepseek4.attention.sliding_window": u32(64), "deepseek4.expert_used_count": u32(4)}
+    write_tiny_gguf(path, "flash", types=RECIPES["bf16"], part="main", changes=changes)
+    done = ds4("inspect", path)
+    assert done.returncode == 0, done.stderr
+    assert "runs           no" in done.stdout
+    assert "sliding_window" in done.stdout and "expert_used_count" in done.stdout
+    assert json.loads(ds4("inspect", path, "--json").stdout)["loads"] is False
+
+
+def test_broken_tokenizer_is_a_difference(ds4: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.gguf"
+    changes = {"tokenizer.ggml.pre": string("llama-bpe")}
+    write_tiny_gguf(path, "flash", types=RECIPES["bf16"], part="main", changes=changes)
+    facts = json.loads(ds4("inspect", path, "--json").stdout)
+    assert facts["loads"] is False
+    assert any("llama-bpe" in d for d in facts["differences"])
+
+
+def _other_model(path: Path, architecture: str) -> Path:
+    metadata = {
+        "general.architecture": string(architecture),
+        "general.name": string("Another model"),
+        "tokenizer.ggml.tokens": array(ValueType.STRING, ["a", "b"]),
+    }
+    return write_gguf(path, metadata, [make_tensor("w", GGMLType.F32, (64, 32), np.zeros((64, 32), np.float32))])
+
+
+def test_other_architecture_is_named(ds4: Any, tmp_path: Path) -> None:
+    for architecture in ("llama", "deepseek_v41"):
+        path = _other_model(tmp_path / f"{architecture}.gguf", architecture)
+        done = ds4("inspect", path)
+        assert done.returncode == 0, done.stderr
+        assert architecture in done.stdout and "Another model" in done.stdout
+        assert "runs           no" in done.stdout
+        assert "DeepSeek V4 Flash and Pro" in done.stdout
+
+
+def test_unfinished_download_tells_what_it_will_be(ds4: Any, tmp_path: Path, model_path: Path) -> None:
+    """The head of a file is enough to say what it is and how large it will be (L115)."""
+    whole = _other_model(tmp_path / "whole.gguf", "llama")
+    path = tmp_path / "part.gguf"
+    path.write_bytes(whole.read_bytes()[:-5000])
+    done = ds4("inspect", path)
+    assert done.returncode == 0, done.stderr
+    assert "llama" in done.stdout and "runs           no" in done.stdout
+    facts = json.loads(ds4("inspect", path, "--json").stdout)
+    assert facts["needed_bytes"] == whole.stat().st_size
+    path.write_bytes(model_path.read_bytes()[:3000])  # not even the whole head
+    facts = json.loads(ds4("inspect", path, "--json").stdout)
+    assert facts["architecture"] == "deepseek4" and facts["loads"] is False
+
+
+def test_hostile_head_is_refused_at_once(ds4: Any, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.gguf"
+    for n_tensors, n_kv in ((0, 1 << 63), (1 << 40, 0)):
+        path.write_bytes(
+            b"GGUF" + (3).to_bytes(4, "little") + n_tensors.to_bytes(8, "little") + n_kv.to_bytes(8, "little")
+        )
+        done = ds4("inspect", path)
+        assert done.returncode == 1
+        assert str(path) in done.stderr

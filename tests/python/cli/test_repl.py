@@ -1,0 +1,205 @@
+"""The conversation: through a pipe, and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import program
+
+OPTIONS = ["--nothink", "-n", "4", "--temp", "0"]
+
+
+def test_lines_of_a_pipe_are_messages(ds4: Any, model_path: Path) -> None:
+    done = ds4("-m", model_path, *OPTIONS, stdin="hi\n\nand then\n")
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stderr.splitlines() if "prefill" in line]
+    assert "reused" not in first
+    assert re.search(r"\(\d+ reused\)", second)
+    assert "ds4>" not in done.stdout
+
+
+def test_second_turn_extends_the_first(ds4: Any, model_path: Path) -> None:
+    """The session keeps everything but the closing of the first reply; the answer is that of one whole prompt."""
+    done = ds4("-m", model_path, *OPTIONS, stdin="hi\nand then\n")
+    rates = re.findall(r"prefill (\d+) tokens(?: \((\d+) reused\))?", done.stderr)
+    assert int(rates[1][1]) >= int(rates[0][0])
+    answers = done.stdout.splitlines()
+    whole = f"<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>{answers[0]}<｜end▁of▁sentence｜>"
+    whole += "<｜User｜>and then<｜Assistant｜></think>"
+    # The answer's own tokens need not be the canonical ones of its text; with the tiny vocabulary they may differ.
+    if "�" not in answers[0]:
+        rendered = ds4("-m", model_path, "-n", 4, "--temp", 0, "-p", whole)
+        assert rendered.returncode == 0, rendered.stderr
+
+
+def test_commands(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "message.txt"
+    path.write_text("from a file")
+    lines = [
+        "/help",
+        "/think",
+        "/nothink",
+        "/ctx 600",
+        f"/read {path}",
+        "/think-max",
+        "/ctx nonsense",
+        "/quit",
+        "never",
+    ]
+    done = ds4("-m", model_path, *OPTIONS, stdin="\n".join(lines))
+    assert done.returncode == 1  # /ctx nonsense
+    for text in ("/read FILE", "mode think", "mode nothink", "context 600", "needs a context of at least 393216"):
+        assert text in done.stderr
+    assert "/ctx needs a number" in done.stderr
+    assert done.stderr.count("prefill") == 1
+
+
+@pytest.mark.parametrize("line", ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/think now"])
+def test_wrong_commands_are_errors_without_a_model_call(ds4: Any, model_path: Path, line: str) -> None:
+    done = ds4("-m", model_path, *OPTIONS, stdin=line + "\n")
+    assert done.returncode == 1
+    assert "prefill" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_full_context_is_told_and_the_conversation_goes_on(ds4: Any, model_path: Path) -> None:
+    done = ds4(
+        "-m", model_path, "--nothink", "--temp", 0, "-c", 16, "-n", 2, stdin="hi\n" + "more " * 20 + "\n/ctx 99\nok\n"
+    )
+    assert done.returncode == 1
+    assert "room for 16" in done.stderr
+    assert done.stderr.count("prefill") == 2
+
+
+class Terminal:
+    """The program on a pseudo terminal."""
+
+    def __init__(self, args: list[str], environment: dict[str, str]) -> None:
+        self.master, slave = pty.openpty()
+        self.child = subprocess.Popen(
+            [*program(), *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+        self.text = ""
+
+    def wait_for(self, words: str, timeout: float = 90.0) -> None:
+        end = time.monotonic() + timeout
+        while words not in self.text:
+            left = end - time.monotonic()
+            assert left > 0, f"{words!r} did not come: {self.text[-2000:]!r}"
+            ready, _, _ = select.select([self.master], [], [], left)
+            if ready:
+                try:
+                    data = os.read(self.master, 65536)
+                except OSError:
+                    data = b""
+                assert data, f"the program ended: {self.text[-2000:]!r}"
+                if b"\x1b[6n" in data:
+                    os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which line editors ask for
+                self.text += data.decode("utf-8", "replace")
+
+    def type(self, text: str) -> None:
+        self.text = ""
+        os.write(self.master, text.encode())
+
+    def close(self) -> None:
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        os.close(self.master)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminal(model_path: Path, environment: dict[str, str]) -> Any:
+    opened: list[Terminal] = []
+
+    def open_terminal(*args: str) -> Terminal:
+        opened.append(Terminal(["-m", str(model_path), *args], environment))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()
+
+
+def test_terminal_conversation_and_history(terminal: Any, environment: dict[str, str]) -> None:
+    t = terminal(*OPTIONS)
+    t.wait_for("ds4>")
+    t.type("hi\r")
+    t.wait_for("t/s")
+    t.wait_for("ds4>")
+    t.type("/wrong\r")
+    t.wait_for("unknown command /wrong")
+    t.wait_for("ds4>")
+    t.type("\x03")
+    t.wait_for("Ctrl-D or /quit leaves")
+    t.type("/quit\r")
+    assert t.child.wait(timeout=60) == 0
+    history = (Path(environment["HOME"]) / ".ds4_history").read_text()
+    assert "+hi" in history and "+/wrong" in history
+
+
+def test_ctrl_c_stops_the_answer_and_returns_to_the_prompt(terminal: Any) -> None:
+    t = terminal("--nothink", "--temp", "1", "-n", "4000", "-c", "5000")
+    t.wait_for("ds4>")
+    t.type("hi\r")
+    time.sleep(3)
+    os.write(t.master, b"\x03")
+    t.wait_for("interrupted")
+    t.wait_for("ds4>")
+    t.type("/quit\r")
+    assert t.child.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("phase", ["generation", "prefill"])
+def test_sigint_ends_a_one_shot_with_130(
+    model_path: Path, environment: dict[str, str], tmp_path: Path, phase: str
+) -> None:
+    """A real signal, sent when the first text or the first line about the prefill has come."""
+    (tmp_path / "long.txt").write_text("one and two and three " * 2000)
+    args = ["-p", "hi", "-n", "20000", "--nothink", "--temp", "0"]
+    if phase == "prefill":
+        args = ["--prompt-file", "long.txt"]
+    child = subprocess.Popen(
+        [*program(), "-m", str(model_path), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+    )
+    try:
+        assert child.stdout is not None and child.stderr is not None
+        pipe = child.stdout if phase == "generation" else child.stderr
+        ready, _, _ = select.select([pipe], [], [], 120)
+        assert ready
+        child.send_signal(signal.SIGINT)
+        _, message = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 130, message
+    assert b"interrupted" in message
+    assert b"Traceback" not in message
