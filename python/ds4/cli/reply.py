@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ds4 import Sampler, Session
-from ds4.chat import protocol
+from ds4.chat import CompletionParser, Content, Event, Reasoning
 
 _REASONS = {
     "length": "; stopped by the token limit (-n)",
@@ -123,52 +123,37 @@ def make_reply(
         As `Session.sync` and `Session.generate`.
     """
     reply = Reply(len(prompt))
+    parser = CompletionParser("thinking" if thinking else "chat")
     try:
         with _timer(reply, "prefill_s"):
             reply.n_kept = session.sync(list(prompt), progress=listener.progress)
             reply.n_computed = reply.n_prompt - reply.n_kept
         listener.prefilled()
         with _timer(reply, "decode_s"):
-            _generate(session, reply, listener, thinking, sampler, max_tokens)
+            for step in session.generate(max_tokens=max_tokens, sampler=sampler):
+                if step.finish != "stop":
+                    reply.tokens.append(step.token)
+                _pass_on(reply, listener, parser.feed(step.text))
+                reply.finish = step.finish or reply.finish
     except KeyboardInterrupt:
         listener.prefilled()
         if not reply.n_computed and session.pos < reply.n_prompt:
             reply.n_computed = session.pos
         if session.pos > len(prompt):  # a token may have been computed and not been counted
             reply.tokens = session.tokens[len(prompt) :]
+    _pass_on(reply, listener, parser.finish(reply.finish))
     return reply
 
 
-def _generate(
-    session: Session, reply: Reply, listener: Listener, thinking: bool, sampler: Sampler, max_tokens: int
-) -> None:
-    tokenizer = session.model.tokenizer
-    end_think, think = tokenizer.special(protocol.END_THINK), tokenizer.special(protocol.THINK)
-    for step in session.generate(max_tokens=max_tokens, sampler=sampler):
-        if step.finish != "stop":
-            reply.tokens.append(step.token)
-        text = step.text
-        if thinking and step.token == end_think:
-            # What was held back of an unfinished character belongs to the reasoning.
-            before, _, text = text.partition(protocol.END_THINK)
-            _pass_on(reply, listener, True, before)
-            thinking = False
-        elif thinking and step.token == think and not reply.reasoning:
-            text = text.replace(protocol.THINK, "", 1)  # the opening mark, echoed
-        _pass_on(reply, listener, thinking, text)
-        if step.finish is not None:
-            reply.finish = step.finish
-
-
-def _pass_on(reply: Reply, listener: Listener, reasoning: bool, text: str) -> None:
-    if not text:
-        return
-    if reasoning:
-        reply.reasoning += text
-        listener.reasoning(text)
-    else:
-        reply.content += text
-        listener.content(text)
+def _pass_on(reply: Reply, listener: Listener, events: Iterable[Event]) -> None:
+    """Give parsed pieces to the reply and the listener. Without declared tools there are two kinds."""
+    for event in events:
+        if isinstance(event, Reasoning):
+            reply.reasoning += event.text
+            listener.reasoning(event.text)
+        elif isinstance(event, Content):
+            reply.content += event.text
+            listener.content(event.text)
 
 
 @contextmanager
