@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -10,8 +11,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from ._native import _model, _session
+from .chat import CompletionParser, Event, render
 from .errors import ClosedError
 from .gguf import GGUFFile, Metadata, encode_path
+from .sampling import Sampler
 from .session import Progress, Session
 from .tokenizer import Tokenizer
 
@@ -347,6 +350,100 @@ class Model:
             A weight is NaN or infinite; the text names the first tensors, rows and columns.
         """
         self._open().check(progress)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        mode: Literal["thinking", "chat"] = "thinking",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        effort: Literal["high", "max"] | None = None,
+        max_tokens: int | None = None,
+        sampler: Sampler | None = None,
+        stop: str | Iterable[str] = (),
+        session: Session | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Event]:
+        """Answer a conversation, as a stream of parsed events.
+
+        Parameters
+        ----------
+        messages : sequence of mappings
+            In the chat-completions form: dictionaries with `role` and `content`; see `ds4.chat.check_messages`.
+        mode : {"thinking", "chat"}
+            Whether the answer begins with reasoning.
+        tools : sequence of mappings, optional
+            Tools in the form `{"type": "function", "function": {...}}`.
+        effort : {None, "high", "max"}
+            "max" asks for the longest reasoning.
+        max_tokens : int, optional
+            How many tokens at most; until the context is full when not given.
+        sampler : Sampler, optional
+            How to draw; `Sampler()` when not given.
+        stop : str or iterable of str
+            Strings that end the answer.
+        session : Session, optional
+            A session of this model, which is brought to the prompt and keeps what it has of it: give the same one for
+            every turn. Without one, a session is made for this answer and closed with it.
+        progress : callable, optional
+            As in `Session.sync`, for the prompt and for each token.
+
+        Yields
+        ------
+        Event
+            `ds4.chat.Reasoning`, `Content`, `ToolCallStart`, `ToolCallArguments` and `ToolCallEnd` as they become
+            certain, and `Finish` as the last; `ds4.chat.collect` adds them up. The finish reason is "stop",
+            "tool_calls", "length" or "context".
+
+        Raises
+        ------
+        ValueError, TypeError
+            A message, a tool or an option is not acceptable.
+        ContextFullError
+            The prompt does not fit the session.
+
+        Examples
+        --------
+        >>> for event in model.chat([{"role": "user", "content": "Why is the sky blue?"}]):
+        ...     if isinstance(event, ds4.chat.Content):
+        ...         print(event.text, end="")
+        """
+        self._open()
+        prompt = render(messages, mode=mode, tools=tools, effort=effort).encode(self.tokenizer)
+        parser = CompletionParser(mode, tools)
+        if session is not None and session.model is not self:
+            raise ValueError("the session belongs to another model")
+        return self._answer(prompt, parser, max_tokens, sampler, stop, session, progress)
+
+    def _answer(
+        self,
+        prompt: list[int],
+        parser: CompletionParser,
+        max_tokens: int | None,
+        sampler: Sampler | None,
+        stop: str | Iterable[str],
+        given: Session | None,
+        progress: Progress | None,
+    ) -> Iterator[Event]:
+        if given is None:
+            room = DEFAULT_N_CTX if max_tokens is None else max_tokens
+            session = self.session(n_ctx=min(len(prompt) + room, MAX_N_CTX))
+        else:
+            session = given
+        try:
+            session.sync(prompt, progress=progress)
+            reason = "length"
+            for step in session.generate(max_tokens=max_tokens, sampler=sampler, stop=stop, progress=progress):
+                yield from parser.feed(step.text)
+                if step.finish is not None:
+                    reason = step.finish
+                elif parser.should_stop:
+                    reason = "stop"
+                    break
+            yield from parser.finish(reason)
+        finally:
+            if given is None:
+                session.close()
 
     # Life
 

@@ -7,9 +7,8 @@ import pickle
 import re
 from pathlib import Path
 
-import pytest
-
 import ds4
+import pytest
 from ds4 import errors
 from ds4._native import _core
 

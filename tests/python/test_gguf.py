@@ -6,12 +6,11 @@ import gc
 import struct
 from pathlib import Path
 
+import ds4
 import numpy as np
 import pytest
-from support.gguf_write import ValueType, array, boolean, f32, i32, string, tensor_f32, tensor_i32, u8, u64, write_gguf
-
-import ds4
 from ds4 import gguf
+from support.gguf_write import ValueType, array, boolean, f32, i32, string, tensor_f32, tensor_i32, u8, u64, write_gguf
 
 TOKENS = 129_280
 

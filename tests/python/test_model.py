@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ds4
 import pytest
+from ds4.chat import collect
+from ds4.model import diagnose
 from support.gguf_write import string, u32
 from support.tiny_gguf import tiny_metadata, write_gguf
-
-import ds4
-from ds4.model import diagnose
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +133,15 @@ def test_a_session_outlives_the_model_variable(flash_gguf: Path) -> None:
 
 
 def test_nothing_is_kept_alive_by_a_cycle(flash_gguf: Path) -> None:
-    model = ds4.Model.open(flash_gguf)
-    session = model.session(n_ctx=64)
-    session.sync([1], progress=lambda done, total: session.n_ctx)
-    alive = weakref.ref(session)
-    del model, session
+    """A progress function is dropped with its call; a tap that refers to its session is found by the collector."""
+
+    def leave_behind() -> weakref.ref[ds4.Session]:
+        session = ds4.Model.open(flash_gguf).session(n_ctx=64)
+        session.sync([1], progress=lambda done, total: session.n_ctx)
+        session.set_tap(lambda stage, layer, pos, values: session.cancel())
+        return weakref.ref(session)
+
+    alive = leave_behind()
     gc.collect()
     assert alive() is None
 
@@ -242,6 +246,76 @@ def test_session_parameters_can_be_read_back(model: ds4.Model) -> None:
         assert session.model is model
     with model.session(n_ctx=64) as session:
         assert (session.chunk, session.qat, session.rows, session.activations) == (256, True, "f16", "float32")
+
+
+class Writer(ds4.Sampler):
+    """Writes a given text instead of drawing, then ends the turn."""
+
+    def __init__(self, model: ds4.Model, text: str) -> None:
+        super().__init__(seed=0)
+        self.ids = iter([*model.tokenizer.encode(text, specials=True), model.tokenizer.eos_id])
+
+    def sample(self, logits: Any) -> tuple[int, float]:
+        return next(self.ids), -1.0
+
+
+USER = [{"role": "user", "content": "What is the time?"}]
+CLOCK = [{"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}]
+CALL = '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+
+
+def test_chat_streams_parsed_events(model: ds4.Model) -> None:
+    completion = collect(model.chat(USER, sampler=Writer(model, "Let me see.</think>Late.")))
+    assert (completion.reasoning, completion.content) == ("Let me see.", "Late.")
+    assert completion.finish is not None
+    assert completion.finish.reason == "stop"
+    completion = collect(model.chat(USER, mode="chat", sampler=Writer(model, "Late. Very late."), stop="Very"))
+    assert (completion.reasoning, completion.content) == ("", "Late. ")
+
+
+def test_chat_ends_with_a_block_of_calls(model: ds4.Model) -> None:
+    text = "I look.</think>One moment." + CALL + " and then some"
+    with model.session(n_ctx=2048) as session:
+        completion = collect(model.chat(USER, tools=CLOCK, sampler=Writer(model, text), session=session))
+        assert [(c.name, c.arguments) for c in completion.tool_calls] == [("clock", "{}")]
+        assert completion.content == "One moment."
+        assert completion.finish is not None
+        assert completion.finish.reason == "tool_calls"
+        assert not model.tokenizer.decode(session.tokens).endswith("some"), "nothing is drawn behind the block"
+
+
+def test_chat_goes_on_in_a_given_session(model: ds4.Model) -> None:
+    """The second turn computes only what is new: the reply of the first is in the session already."""
+    with model.session(n_ctx=512) as session:
+        kept: list[int] = []
+        sync = session.sync
+        session.sync = lambda *a, **k: kept.append(sync(*a, **k)) or kept[-1]  # type: ignore[method-assign]
+        reply = collect(model.chat(USER, mode="chat", sampler=Writer(model, "Late."), session=session))
+        held = session.pos
+        turns = [*USER, {"role": "assistant", "content": reply.content}, {"role": "user", "content": "Sure?"}]
+        events = model.chat(turns, mode="chat", max_tokens=2, session=session, sampler=ds4.Sampler.greedy())
+        second = collect(events)
+        assert kept == [0, held]
+        assert second.finish is not None
+        assert second.finish.reason in ("length", "stop")
+        with pytest.raises(ds4.ContextFullError):
+            list(model.chat([{"role": "user", "content": "x " * 600}], session=session))
+
+
+def test_chat_may_be_left_and_refuses_what_is_wrong(model: ds4.Model, flash_gguf: Path) -> None:
+    events = model.chat(USER, sampler=Writer(model, "Let me see.</think>Late."))
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="empty"):
+        model.chat([])
+    with pytest.raises(ValueError, match="mode"):
+        model.chat(USER, mode="loud")  # type: ignore[arg-type]
+    with (
+        ds4.Model.open(flash_gguf) as other,
+        other.session(n_ctx=64) as session,
+        pytest.raises(ValueError, match="another model"),
+    ):
+        model.chat(USER, session=session)
 
 
 def test_the_embedded_model_is_found_or_its_absence_is_told() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import ds4
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
-import ds4
 from ds4 import Sampler, log_softmax
+from numpy.typing import NDArray
 
 ZERO_SEED = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ds4
 import numpy as np
 import pytest
-
-import ds4
 
 PROMPT = [1, 17, 300, 4, 4, 99, 256, 31, 8, 120]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from ds4 import StopStrings
 from hypothesis import given
 from hypothesis import strategies as st
-
-from ds4 import StopStrings
 
 
 def run(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:

@@ -1,10 +1,11 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
 """The core as a whole: its version, its CPU kernels, and what every call shares.
 
 `check` is the only place where a status becomes an exception. `Pulse` carries progress out of a long call and
 signals, exceptions and cancellation into it.
 """
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 
 from ds4._native._capi cimport (
@@ -35,6 +36,7 @@ cdef int check(ds4_status status, ds4_error *err, object path=None) except -1:
     )
 
 
+@cython.final
 cdef class Pulse:
     """State of one running call: its progress function, its stop request, and what went wrong in Python."""
 

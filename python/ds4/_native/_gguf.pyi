@@ -1,8 +1,9 @@
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+@final
 class File:
     def __init__(self, path: bytes, shown: str) -> None: ...
     def info(self) -> dict[str, int]: ...
@@ -12,6 +13,7 @@ class File:
     def tensors(self) -> list[tuple[str, int, tuple[int, ...], int, int]]: ...
     def data(self, index: int) -> Bytes: ...
 
+@final
 class Bytes:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

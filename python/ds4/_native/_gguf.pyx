@@ -1,6 +1,7 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
 """GGUF files and tensor types."""
 
+cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -177,6 +178,7 @@ cdef list _elements(uint32_t kind, const uint8_t *data, uint64_t n_bytes, uint64
     raise ModelFileError(f"metadata values of type {kind} cannot be read")
 
 
+@cython.final
 cdef class File:
     """The directory of one mapped GGUF file. It is unmapped when the last object that needs it is gone."""
 
@@ -275,6 +277,7 @@ cdef class File:
         return out
 
 
+@cython.final
 cdef class Bytes:
     """Stored bytes of one tensor; `memoryview` and numpy read them in place."""
 

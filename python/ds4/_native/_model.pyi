@@ -1,8 +1,9 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 from ._gguf import File
 
+@final
 class Model:
     def __init__(self, path: bytes, shown: str, backend: str, mtp: bytes | None = None) -> None: ...
     def shape(self) -> dict[str, Any]: ...

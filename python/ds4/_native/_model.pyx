@@ -1,6 +1,7 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
 """Open models. Nothing here is closed by hand: the weights are unmapped when the last reference is gone."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -69,6 +70,7 @@ cdef dict _shape(const ds4_shape *s):
     return out
 
 
+@cython.final
 cdef class Model:
     """The weights of one GGUF file, bound and checked. Immutable, usable from any number of threads."""
 

@@ -1,10 +1,11 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
 """Sessions and sampling.
 
 Every method that enters the core releases the GIL, so another Python thread may try to enter as well: `enter` turns
 it away with `SessionBusyError` before it can disturb the state of the running call.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_WRITABLE, Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -62,6 +63,7 @@ cdef void _tap_trampoline(void *ud, const char *stage, uint32_t layer, uint32_t 
         session.pulse.error = error
 
 
+@cython.final
 cdef class Session:
     """One timeline of tokens over a model. A finished or failed call always leaves it usable."""
 
@@ -282,6 +284,7 @@ cdef class Session:
             self.cancel()
 
 
+@cython.final
 cdef class LogitsView:
     """Logits [n_vocab] float32 of a session as a read-only buffer."""
 
