@@ -14,7 +14,7 @@ typedef struct ds4_model ds4_model;
 
 /* Every number that decides the arithmetic. Names follow the GGUF keys. */
 typedef struct ds4_shape {
-    char name[32];           /* registry name: "flash", "pro", "ds4-tiny", "test-flash", "test-pro" */
+    char name[32];           /* registry name: "flash", "pro", "ds4-tiny", ... */
     uint32_t n_layer, n_embd, n_vocab;
     uint32_t n_head, head_dim, n_rot;
     uint32_t q_lora, o_lora, o_groups;
@@ -56,7 +56,7 @@ DS4_API ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char 
 
 /* Memory that a session of n_ctx positions takes, in bytes. */
 typedef struct ds4_memory_plan {
-    uint64_t weights_bytes;       /* mapped from the file */
+    uint64_t weights_bytes;       /* mapped from the file: for the caller to fill, ds4_shape_memory sets 0 */
     uint64_t window_bytes, compressed_bytes, indexer_bytes, compressor_bytes, scratch_bytes;
     uint64_t total_session_bytes; /* all of the line above */
 } ds4_memory_plan;
