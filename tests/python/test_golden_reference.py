@@ -130,24 +130,22 @@ def test_layers_of_a_float32_run_pass_and_single_mistakes_do_not(
             check_layers(layer_distances(exact, tokens, streams, wrong), f16_rows=True)
 
 
-def test_layers_pass_with_float32_rows(
-    variant: str, exact: Model, single: Model, golden: Mapping[str, Golden]
-) -> None:
+def test_layers_pass_with_float32_rows(variant: str, exact: Model, single: Model, golden: Mapping[str, Golden]) -> None:
     tokens = golden[variant].qat[300].tokens.astype(np.int64)
     streams: list[Any] = []
     Session(single, STRICT).feed(tokens, streams)
     check_layers(layer_distances(exact, tokens, streams, STRICT), f16_rows=False)
 
 
-def test_natural_distance_catches_missing_fp8(
+def test_a_whole_quantized_run_without_fp8_is_noticed(
     variant: str, exact: Model, single: Model, golden: Mapping[str, Golden]
 ) -> None:
     """Whole runs under quantization spread so far that only large mistakes show; this one does."""
     prompt = golden[variant].qat[129]
-    at = prompt.positions
-    check_natural_distance(feed(single, prompt.tokens, 50, TRAINED)[at], prompt.logits, prompt.natural[:, at])
+    at, natural = prompt.positions, prompt.natural[:, prompt.positions]
+    check_natural_distance(feed(single, prompt.tokens, 50, TRAINED)[at], prompt.logits, natural)
     with pytest.raises(AssertionError, match="quantile"):
-        check_natural_distance(feed(exact, prompt.tokens, 129)[at], prompt.logits, prompt.natural[:, at])
+        check_natural_distance(feed(exact, prompt.tokens, 129)[at], prompt.logits, natural)
 
 
 # ------------------------------------------------------------------------------------------------------- near ties

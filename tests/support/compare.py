@@ -183,16 +183,18 @@ def check_layers(distances: NDArray[np.float64], *, f16_rows: bool, what: str = 
 
 
 def check_natural_distance(
-    ours: Array, golden: Array, natural: Array, *, factor: float = 3.0, quantiles: Sequence[float] = (0.25, 0.5, 0.75)
+    ours: Array, golden: Array, natural: Array, *, factor: float = 3.0, quantiles: Sequence[float] = (0.5, 0.75)
 ) -> None:
-    """Assert that ours is not further from float64 than correct float32 runs are, in distribution.
+    """Assert that logits [K, V] of a whole run under simulated quantization are as near as float32 comes.
 
-    ``natural`` [runs, K] are the distances of correct float32 runs at the same K positions. Only large mistakes show
-    here (see the README of the golden data for which): it is a check of the whole, not of its parts.
+    ``natural`` [runs, K] are the distances of some correct float32 runs at the same positions. Where the first rounding
+    falls the other way is chance, so a few runs say little about the next: of eight at 129 and 300 tokens, both
+    variants, the median distance was between 3e-4 and 0.046 and the upper quartile up to 0.098. Distances up to 0.3 are
+    therefore always allowed. With FP8 left out even the lower quartile is 0.58; smaller mistakes do not show here: this
+    is a check of the whole, not of its parts.
     """
     distance = np.abs(ours.astype(np.float64) - golden).max(-1)
-    floor = 3e-5  # float32 without any decision taken differently
     for q in quantiles:
-        allowed = factor * max(float(np.quantile(natural, q, axis=1).max()), floor)
+        allowed = max(factor * float(np.quantile(natural, q, axis=1).max()), 0.3)
         found = float(np.quantile(distance, q))
         assert found <= allowed, f"quantile {q:.0%} of the distances is {found:.3g}, correct runs allow {allowed:.3g}"
