@@ -1,5 +1,6 @@
 # Build options. A name that is not listed here stops the configuration: a misspelt or renamed option that is
-# silently ignored costs its user hours.
+# silently ignored costs its user hours. The file also runs alone (cmake -DDS4_X=Y -P cmake/Options.cmake), for tests.
+cmake_minimum_required(VERSION 3.24...3.31)
 option(DS4_BUILD_TESTS "Build the native test module (needs pybind11) and the fuzz drivers" OFF)
 option(DS4_BUILD_FUZZ "Build the fuzz drivers only" OFF)
 option(DS4_WERROR "Treat compiler warnings in ds4's own code as errors" OFF)

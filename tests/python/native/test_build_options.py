@@ -1,0 +1,46 @@
+"""Build options: what is not known, or not built yet, stops the configuration and says so."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+OPTIONS = Path(__file__).resolve().parents[3] / "cmake" / "Options.cmake"
+
+pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+
+
+def configure(*defines):
+    done = subprocess.run(
+        ["cmake", *(f"-D{define}" for define in defines), "-P", OPTIONS], capture_output=True, text=True, check=False
+    )
+    return done.returncode, " ".join(done.stderr.split())  # cmake wraps its messages
+
+
+def test_known_options_are_accepted():
+    assert configure() == (0, "")
+    assert configure("DS4_BUILD_TESTS=ON", "DS4_SANITIZE=address;undefined", "DS4_CUDA=OFF") == (0, "")
+
+
+@pytest.mark.parametrize("name", ["DS4_CUDDA", "DS4_NATIVE", "DS4_SANITISE"])
+def test_an_unknown_option_is_named(name):
+    code, text = configure(f"{name}=ON")
+    assert code != 0
+    assert f"unknown build option {name}" in text
+    assert "DS4_SANITIZE" in text
+
+
+@pytest.mark.parametrize("backend", ["CUDA", "HIP", "METAL"])
+def test_a_back_end_of_a_later_release_is_refused(backend):
+    code, text = configure(f"DS4_{backend}=ON")
+    assert code != 0
+    assert "comes in a later release" in text and "builds nothing for it" in text
+
+
+def test_an_unknown_sanitizer_is_named():
+    code, text = configure("DS4_SANITIZE=bogus")
+    assert code != 0
+    assert "'bogus'" in text
