@@ -170,13 +170,13 @@ def test_counts_that_the_rest_of_the_file_cannot_hold(opened):
 def test_a_huge_count_costs_neither_time_nor_memory(opened):
     """Two dozen bytes that declare billions of records."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = time.process_time()
     header = b"GGUF" + struct.pack("<I", 3)
     refused(opened(header + struct.pack("<QQ", 0, 2**32)))
     refused(opened(header + struct.pack("<QQ", 2**40, 0)))
     refused(opened(build_gguf({"k": Raw(9, struct.pack("<IQ", 10, 2**63))}, [])))
     refused(opened(build_gguf({"k": Raw(9, struct.pack("<IQ", 9, 2**62))}, [])))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024  # KiB
 
 
