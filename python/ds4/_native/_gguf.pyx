@@ -85,8 +85,8 @@ cdef str _text(const char *data, uint64_t n):
 cdef list _texts(const uint8_t *data, uint64_t n_bytes, uint64_t n):
     """Read n strings. The core has checked them; the bounds are kept here again because reading is cheap."""
     cdef list out = []
-    cdef uint64_t at = 0, length = 0, i
-    for i in range(n):
+    cdef uint64_t at = 0, length = 0, _i
+    for _i in range(n):
         if n_bytes - at < 8:
             raise ModelFileError("a string array ends early")
         memcpy(&length, data + at, 8)
@@ -100,7 +100,7 @@ cdef list _texts(const uint8_t *data, uint64_t n_bytes, uint64_t n):
 
 cdef uint64_t _extent(uint32_t kind, const uint8_t *data, uint64_t n_bytes, uint64_t n) except? 0:
     """Return the bytes of n elements in a checked file."""
-    cdef uint64_t at = 0, length = 0, i
+    cdef uint64_t at = 0, length = 0, _i
     cdef uint32_t inner = 0
     if kind in (DS4_KV_U8, DS4_KV_I8, DS4_KV_BOOL):
         return n
@@ -110,7 +110,7 @@ cdef uint64_t _extent(uint32_t kind, const uint8_t *data, uint64_t n_bytes, uint
         return 4 * n
     if kind in (DS4_KV_U64, DS4_KV_I64, DS4_KV_F64):
         return 8 * n
-    for i in range(n):
+    for _i in range(n):
         if n_bytes - at < 12 and (kind != DS4_KV_STRING or n_bytes - at < 8):
             raise ModelFileError("a nested array ends early")
         if kind == DS4_KV_STRING:
@@ -132,9 +132,9 @@ cdef uint64_t _extent(uint32_t kind, const uint8_t *data, uint64_t n_bytes, uint
 cdef list _arrays(const uint8_t *data, uint64_t n_bytes, uint64_t n):
     """Read n arrays: each a u32 element type, a u64 count, and the elements. The core has bounded the depth."""
     cdef list out = []
-    cdef uint64_t at = 0, count = 0, extent, i
+    cdef uint64_t at = 0, count = 0, extent, _i
     cdef uint32_t kind = 0
-    for i in range(n):
+    for _i in range(n):
         if n_bytes - at < 12:
             raise ModelFileError("a nested array ends early")
         memcpy(&kind, data + at, 4)
