@@ -26,7 +26,7 @@ typedef struct ds4_weight {
 } ds4_weight;
 
 enum { DS4_ROW_F32 = 0, DS4_ROW_F16 = 1 };                        /* how cache rows are stored */
-enum { DS4_ROUND_NONE = 0, DS4_ROUND_FP8 = 1, DS4_ROUND_FP4 = 2 }; /* simulated quantization (docs/model.md) */
+enum { DS4_ROUND_NONE = 0, DS4_ROUND_FP8 = 1, DS4_ROUND_FP4 = 2 }; /* docs/model.md, simulated quantization */
 
 /* out [n][copies][n_embd]: the embedding row of each token, repeated for each HC stream. tokens int32 [n]. */
 typedef struct ds4_args_embed {

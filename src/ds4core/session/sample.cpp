@@ -1,4 +1,4 @@
-// Drawing a token from logits. The arithmetic is fixed (docs/cli.md, sampling), so that a seed gives the same tokens
+// Drawing a token from logits. The arithmetic is fixed (docs/python.md, sampling), so that a seed gives the same tokens
 // on every backend with equal logits.
 #include <algorithm>
 #include <cmath>

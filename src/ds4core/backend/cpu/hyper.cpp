@@ -1,4 +1,4 @@
-// Hyper-connections: mixing the residual streams before and after a sublayer (docs/model.md, one layer).
+// Hyper-connections: mixing the residual streams before and after a sublayer (docs/model.md, hyper-connections).
 #include <cmath>
 
 #include "backend/cpu/cpu.h"

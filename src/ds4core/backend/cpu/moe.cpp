@@ -20,7 +20,7 @@ float swiglu_one(float g, float u, float clamp) {
     return g / (1.0f + std::exp(-g)) * u;
 }
 
-// The smallest sum of weights that is divided by; keeps a dead router from giving infinity (docs/model.md).
+// The smallest sum of weights that is divided by; keeps a dead router from giving infinity (docs/model.md, experts).
 constexpr float kRouterFloor = 6.103515625e-5f;
 
 }  // namespace

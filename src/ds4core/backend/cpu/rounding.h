@@ -1,4 +1,4 @@
-// The FP8 and FP4 round trips that the released weights were trained with (DeepSeek's inference code; docs/model.md).
+// The FP8 and FP4 round trips that the released weights were trained with (docs/model.md, simulated quantization).
 #pragma once
 
 #include <cstddef>

@@ -71,7 +71,7 @@ DS4_API ds4_status ds4_type_block(uint32_t type, uint32_t *n_elems, uint32_t *n_
  * `src_bytes` is checked against what n values need. DS4_E_UNSUPPORTED names any other type. */
 DS4_API ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, float *dst,
                                   ds4_error *err);
-/* Encode n float32 values as F32, F16, BF16 or Q8_0 (round to nearest; formulas in docs/formats.md). */
+/* Encode n float32 values as F32, F16, BF16 or Q8_0 (round to nearest; docs/formats.md, tensor types). */
 DS4_API ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n, void *dst, uint64_t dst_bytes,
                                 ds4_error *err);
 
