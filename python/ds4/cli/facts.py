@@ -69,6 +69,9 @@ def file_facts(path: Path, n_ctx: int) -> dict[str, Any]:
             "recipe": _recipe(tensors),
             "tokenizer": _tokenizer(metadata, check=architecture == ARCHITECTURE),
         }
+    if _is_mtp_only(tensors):
+        text = "it holds an MTP block only: give it with --mtp beside the file of the model"
+        return facts | {"loads": False, "differences": [text]}
     try:
         with Model.open(path) as model:
             plan = dataclasses.asdict(model.memory_plan(n_ctx))
@@ -84,7 +87,7 @@ def file_facts(path: Path, n_ctx: int) -> dict[str, Any]:
     except (DS4Error, ValueError) as error:
         text = str(error)
         facts |= {"loads": False, "differences": [text.removeprefix(f"{path}: ")]}
-    if facts["tokenizer"] is None or facts["tokenizer"].get("problem"):
+    if facts["tokenizer"] is None or facts["tokenizer"]["problem"]:
         facts["loads"] = False
         problem = "it has no tokenizer" if facts["tokenizer"] is None else facts["tokenizer"]["problem"]
         facts["differences"].append(problem)
@@ -103,6 +106,12 @@ def _groups(tensors: Iterable[GGUFTensor], *, detailed: bool) -> list[dict[str, 
         {"group": group, "bytes": n, "n_tensors": types[group].total(), "types": dict(types[group].most_common())}
         for group, n in n_bytes.most_common()
     ]
+
+
+def _is_mtp_only(tensors: Iterable[GGUFTensor]) -> bool:
+    names = [t.name for t in tensors]
+    has_block = any(re.search(_GROUPS[0][1], name) for name in names)
+    return has_block and "token_embd.weight" not in names
 
 
 def _recipe(tensors: Iterable[GGUFTensor]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import click
 import ds4
 
 from . import chat, convert, inspect, tokens
-from .terminal import prepare_streams
+from .terminal import describe, note, prepare_streams
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_usage_error(error)
         return EXIT_USAGE
     except click.ClickException as error:
-        print(f"ds4: {error.format_message()}", file=sys.stderr)
+        note(error.format_message())
         return EXIT_FAILURE
     except (KeyboardInterrupt, click.Abort):
         print("", file=sys.stderr)
@@ -88,24 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except (ds4.DS4Error, OSError, ValueError, MemoryError) as error:
-        print(f"ds4: {describe(error)}", file=sys.stderr)
+        note(describe(error))
         return EXIT_FAILURE
     return result if isinstance(result, int) else 0
 
 
 def _print_usage_error(error: click.UsageError) -> None:
-    print(f"ds4: {error.format_message()}", file=sys.stderr)
+    note(error.format_message())
     path = error.ctx.command_path if error.ctx is not None else "ds4"
     print(f"{path} -h lists the options", file=sys.stderr)
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception as the text of a message."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    if isinstance(error, MemoryError) and not str(error):
-        return "memory is exhausted"
-    return str(error) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -49,14 +49,25 @@ def prompt_text(settings: Settings) -> str:
     text = settings.prompt if settings.prompt is not None else ""
     if settings.prompt_file is not None:
         text = read_text(settings.prompt_file)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the prompt is not valid UTF-8 text (at character {error.start})") from None
+    check_text(text, "prompt")
     if not text.strip():
         where = f" ({settings.prompt_file})" if settings.prompt_file is not None else ""
         raise ValueError(f"the prompt is empty{where}")
     return text
+
+
+def check_text(text: str, what: str) -> None:
+    """Check that a text from the command line or a terminal was made of whole characters.
+
+    Raises
+    ------
+    ValueError
+        It was not.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the {what} is not valid UTF-8 text (at character {error.start})") from None
 
 
 def prompt_tokens(model: Model, settings: Settings, text: str) -> tuple[list[int], bool]:

@@ -14,12 +14,12 @@ from ds4 import DS4Error, Model, Session
 
 from .conversation import Conversation, fitting_mode
 from .lines import LineReader
-from .oneshot import Listener, check_fits, make_sampler
+from .oneshot import Listener, check_fits, check_text, make_sampler
 from .opening import make_session, opened_model, read_text
 from .options import MAX_CONTEXT
 from .reply import make_reply
 from .settings import Settings
-from .terminal import note
+from .terminal import describe, note
 
 _HELP = """\
 /help            this text
@@ -96,12 +96,11 @@ class Repl:
                 note("interrupted")
             except (DS4Error, OSError, ValueError) as error:
                 failed = True
-                detail = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-                note(detail)
+                note(describe(error))
         return 1 if failed and not reader.interactive else 0
 
     def _turn(self, message: str) -> None:
-        message.encode("utf-8")  # a terminal can deliver bytes that are no text
+        check_text(message, "message")
         ids = self._chat.add(message)
         listener = Listener(quiet=False)
         reply = None

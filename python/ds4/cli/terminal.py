@@ -11,6 +11,9 @@ import sys
 import time
 from typing import TextIO
 
+from ds4 import UnsupportedModelError
+
+_SHOWN_DIFFERENCES = 20
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _TTY_PERIOD, _LOG_PERIOD = 0.1, 5.0
 
@@ -21,16 +24,30 @@ def use_colour(stream: TextIO) -> bool:
 
 
 def prepare_streams() -> None:
-    """Make sure that no text can fail to be printed, whatever the locale."""
-    for stream in (sys.stdout, sys.stderr):
+    """Make sure that no text can fail to be printed or read, whatever the locale."""
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "replace"), (sys.stdin, "surrogateescape")):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors=errors)
 
 
 def note(text: str) -> None:
     """Print one line about what is going on to stderr."""
     print(f"ds4: {text}", file=sys.stderr, flush=True)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as the text of a message; a long list of differences is cut."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return where + error.strerror
+    if isinstance(error, MemoryError) and not str(error):
+        return "memory is exhausted"
+    lines = (str(error) or type(error).__name__).splitlines()
+    if isinstance(error, UnsupportedModelError) and len(lines) > _SHOWN_DIFFERENCES:
+        hidden = len(lines) - _SHOWN_DIFFERENCES
+        lines = [*lines[:_SHOWN_DIFFERENCES], f"and {hidden} more; ds4 inspect lists all"]
+    return "\n".join(lines)
 
 
 class AnswerPrinter:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ds4.cli.main import main
 from oracle import tiny_shapes
 from support.gguf_write import GGMLType, make_tensor, string, u32, write_gguf
 from support.tiny_gguf import RECIPES, write_tiny_gguf
@@ -106,6 +107,22 @@ def test_unknown_backend_says_why(refused: Any, model_path: Path) -> None:
     refused("-m", model_path, "--backend", "abacus", "-p", "x", words=("abacus",))
 
 
+def test_long_lists_of_differences_are_cut(refused: Any, mtp_path: Path) -> None:
+    """The file of an MTP block is a model without most of its tensors."""
+    message = refused("-m", mtp_path, "-p", "x", words=("more; ds4 inspect lists all",))
+    assert message.count("\n") < 30
+
+
+def test_mtp_file_of_another_model(refused: Any, tiny_gguf: Any, model_path: Path) -> None:
+    """A drafter of another shape is refused, by its name and with what differs (L085)."""
+    other = tiny_gguf("pro", part="mtp", recipe="bf16")
+    refused("-m", model_path, "--mtp", other, "-p", "x", words=(str(other), "attn_q_b"))
+
+
+def test_text_that_is_no_utf8(refused: Any, model_path: Path) -> None:
+    refused("-m", model_path, "-p", "a\udcff", words=("not valid UTF-8",))
+
+
 def test_mtp_file_that_is_none(refused: Any, model_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("x" * 100)
@@ -147,10 +164,17 @@ def test_mtp_file_that_is_none(refused: Any, model_path: Path, tmp_path: Path) -
         ["convert", "a", "b", "--type", "q3_k"],
     ],
 )
-def test_wrong_command_lines_are_usage_errors(refused: Any, args: list[str]) -> None:
-    message = refused(*args, code=2)
-    assert message.startswith("ds4: ")
-    assert "-h lists the options" in message
+def test_wrong_command_lines_are_usage_errors(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    """Run in this process: there are many, and none gets as far as a model."""
+    assert main(args) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("ds4: ")
+    assert "-h lists the options" in printed.err
+
+
+def test_usage_errors_of_the_program(refused: Any) -> None:
+    refused("--bogus", code=2, words=("ds4: ", "--bogus", "-h lists the options"))
 
 
 def test_a_closed_output_is_no_traceback(ds4: Any, model_path: Path, environment: dict[str, str]) -> None:

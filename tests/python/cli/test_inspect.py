@@ -78,6 +78,12 @@ def test_other_architecture_is_named(ds4: Any, tmp_path: Path) -> None:
         assert "DeepSeek V4 Flash and Pro" in done.stdout
 
 
+def test_file_of_an_mtp_block_says_what_it_is_for(ds4: Any, mtp_path: Path) -> None:
+    done = ds4("inspect", mtp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--mtp" in done.stdout and "runs           no" in done.stdout
+
+
 def test_unfinished_download_tells_what_it_will_be(ds4: Any, tmp_path: Path, model_path: Path) -> None:
     """The head of a file is enough to say what it is and how large it will be (L115)."""
     whole = _other_model(tmp_path / "whole.gguf", "llama")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ds4.cli.main import main
 from ds4.cli.options import OPTIONS
 
 # A value for every option of the help, and the words around it that make it useful.
@@ -63,7 +65,13 @@ def test_help_begins_with_examples_and_lists_every_option(ds4: Any) -> None:
         assert "Examples:" in text.stdout
 
 
-def test_every_option_in_the_help_is_accepted(ds4: Any, model_path: Path, mtp_path: Path, tmp_path: Path) -> None:
+def test_every_option_in_the_help_is_accepted(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model_path: Path,
+    mtp_path: Path,
+    tmp_path: Path,
+) -> None:
     """Help and parser cannot drift apart: every option that the help of ``ds4`` shows is run once (L091)."""
     text = tmp_path / "text.txt"
     text.write_text("one and two and three, " * 20)
@@ -72,8 +80,8 @@ def test_every_option_in_the_help_is_accepted(ds4: Any, model_path: Path, mtp_pa
         words = [files.get(w, w) for w in [option, *values, *others]]
         if option not in ("--model", "--help", "--version"):
             words += ["-m", model_path]
-        done = ds4(*words, stdin="hi")
-        assert done.returncode == 0, (option, done.stderr)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi")))
+        assert main([str(w) for w in words]) == 0, (option, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def test_commands(ds4: Any, model_path: Path, tmp_path: Path) -> None:
     assert done.stderr.count("prefill") == 1
 
 
+def test_bytes_that_are_no_text(model_path: Path, environment: dict[str, str]) -> None:
+    command = [*program(), "-m", str(model_path), *OPTIONS]
+    done = subprocess.run(command, input=b"a\xff\nhi\n", capture_output=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 1
+    assert b"not valid UTF-8" in done.stderr and done.stderr.count(b"prefill") == 1
+
+
 @pytest.mark.parametrize("line", ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/think now"])
 def test_wrong_commands_are_errors_without_a_model_call(ds4: Any, model_path: Path, line: str) -> None:
     done = ds4("-m", model_path, *OPTIONS, stdin=line + "\n")
