@@ -15,7 +15,7 @@ from ds4 import tokenizer as module
 from ds4.chat import protocol
 from ds4.tokenizer import BYTE_CHARS, BYTE_ORDER, Tokenizer
 from ds4.tokenizer_json import TokenTable, read_tokenizer_json
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "tokenizer_vectors.json").read_text(encoding="utf-8"))
@@ -173,6 +173,7 @@ def naive(table: TokenTable, piece: bytes) -> list[int]:
     return [table.tokens.index(token) for token in word]
 
 
+@settings(deadline=None)
 @given(st.text("helo wr", max_size=1), st.text("ahelowr", max_size=30))
 def test_merging_equals_the_textbook_rule(head: str, tail: str) -> None:
     table = small_table()
@@ -182,6 +183,7 @@ def test_merging_equals_the_textbook_rule(head: str, tail: str) -> None:
     assert tokenizer.encode(piece) == expected
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_round_trip_of_valid_text(text: str) -> None:
     tokenizer = _SMALL
@@ -216,6 +218,7 @@ def test_invalid_bytes_survive_as_tokens(small: Tokenizer) -> None:
     assert small.decode(ids) == raw.decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 255)), st.integers(0, 2**32))
 def test_stream_decoder_equals_one_decode(raw: list[int], seed: int) -> None:
     """Any bytes, any grouping of ids; nothing but whole characters comes out before the end."""
