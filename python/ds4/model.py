@@ -261,7 +261,7 @@ class Model:
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that identify the weights' directory and metadata (not every byte of the weights)."""
+        """16 bytes that identify the metadata, the directory and the first 64 bytes of every tensor."""
         return self._open().fingerprint()
 
     # What it does

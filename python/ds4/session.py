@@ -389,7 +389,8 @@ class Session:
         Parameters
         ----------
         snapshot : bytes-like
-            From a session of the same model with the same `qat` and `rows`, holding at most n_ctx positions.
+            From a session of the same model with the same `qat`, `rows`, `activations` and `mtp`, holding at most
+            n_ctx positions.
 
         Raises
         ------

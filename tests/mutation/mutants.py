@@ -53,6 +53,11 @@ MUTANTS = (
            "entry((g - 1) * r + i, dim);\n                for (size_t i = 0; i < r; i++) entries[n++] = entry(g * r + i, 0);"),
     Mutant("compressor: plain mean", CPU + "compressor.cpp", "std::exp(entries[i].s[c] - top)", "1.0f + 0 * top"),
     Mutant("compressor: no norm", CPU + "compressor.cpp", "rms_row(q->kernels, row, norm, row, dim, a->eps);", "(void)norm;"),
+    Mutant("compressor: rotated before its norm", CPU + "compressor.cpp",
+           "rms_row(q->kernels, row, norm, row, dim, a->eps);\n            rope_angles(static_cast<uint32_t>(g * r), freqs, "
+           "a->n_rot / 2, 1.0f, cosine, sine);\n            rope_row(row, dim, a->n_rot, cosine, sine);",
+           "rope_angles(static_cast<uint32_t>(g * r), freqs, a->n_rot / 2, 1.0f, cosine, sine);\n            "
+           "rope_row(row, dim, a->n_rot, cosine, sine);\n            rms_row(q->kernels, row, norm, row, dim, a->eps);"),
     Mutant("compressor: ring written one row late", CPU + "compressor.cpp", "size_t slot = (pos0 + t) % ring * width;",
            "size_t slot = (pos0 + t + 1) % ring * width;"),
     # indexer
@@ -63,6 +68,8 @@ MUTANTS = (
            "    rope(s_.index_q, freqs, n, c.n_index_head, c.index_dim, pos0, 1.0f);\n", ""),
     Mutant("indexer: one row too few", CPU + "attention.cpp", "counts[t] = static_cast<int32_t>(std::min(visible, k));",
            "counts[t] = static_cast<int32_t>(std::min(visible, k - 1));"),
+    Mutant("indexer: the first rows instead of the best", CPU + "attention.cpp", "return scores[x] != scores[y] ? scores[x] > scores[y] : x < y;",
+           "return x < y;"),
     Mutant("indexer: rows visible one token late", CPU + "attention.cpp", "(a->pos0 + t + 1) / a->ratio;",
            "(a->pos0 + t) / a->ratio;"),
     # attention
@@ -70,6 +77,8 @@ MUTANTS = (
            "n_total += pos / a->ratio;"),
     Mutant("attention: window of 127", CPU + "attention.cpp", "first = pos + 1 > a->window ? pos + 1 - a->window : 0;",
            "first = pos + 2 > a->window ? pos + 2 - a->window : 0;"),
+    Mutant("attention: window of 129", CPU + "attention.cpp", "first = pos + 1 > a->window ? pos + 1 - a->window : 0;",
+           "first = pos > a->window ? pos - a->window : 0;"),
     Mutant("attention: no sink", CPU + "attention.cpp", "sum += std::exp(sinks[h] - top);", ""),
     Mutant("attention: scale of the unrotated part", GRAPH, "1.0f / std::sqrt(static_cast<float>(c.head_dim))};",
            "1.0f / std::sqrt(static_cast<float>(c.head_dim - c.n_rot))};"),
@@ -86,6 +95,8 @@ MUTANTS = (
     Mutant("HC: Sinkhorn begins with the rows", CPU + "hyper.cpp",
            "    scale_columns();\n    for (uint32_t i = 1;", "    scale_rows();\n    for (uint32_t i = 1;"),
     Mutant("HC: 19 Sinkhorn iterations", CPU + "hyper.cpp", "for (uint32_t i = 1; i < iterations", "for (uint32_t i = 2; i < iterations"),
+    Mutant("HC: 5 Sinkhorn iterations", CPU + "hyper.cpp", "for (uint32_t i = 1; i < iterations",
+           "for (uint32_t i = 1; i < 5 + 0 * iterations"),
     Mutant("HC: columns left as they are", CPU + "hyper.cpp", "c[j * h + k] /= s + eps;\n        }\n    };\n    for (size_t j",
            "c[j * h + k] /= 1 + 0 * (s + eps);\n        }\n    };\n    for (size_t j"),
     Mutant("HC: mix not normalised", CPU + "hyper.cpp",
@@ -110,6 +121,9 @@ MUTANTS = (
     Mutant("experts: up not clamped", CPU + "moe.cpp", "u = std::clamp(u, -clamp, clamp);", ""),
     Mutant("experts: shared expert not clamped", GRAPH, "uint64_t{n} * c.n_ff, c.swiglu_clamp}", "uint64_t{n} * c.n_ff, 1e9f}"),
     Mutant("experts: shared expert left out", GRAPH, "    matmul(w.down_shexp, s_.shared_gate, s_.y, n, 1, true);\n", ""),
+    Mutant("experts: activation scaled", CPU + "moe.cpp",
+           "g = std::min(g, clamp);\n    u = std::clamp(u, -clamp, clamp);\n    return g / (1.0f + std::exp(-g)) * u;\n}",
+           "g = std::min(g, clamp);\n    u = std::clamp(u, -clamp, clamp);\n    return 1.5f * g / (1.0f + std::exp(-g)) * u;\n}"),
     Mutant("experts: gate and up exchanged", "model/bind.cpp", 'l->gate_exps = matrix(p + "ffn_gate_exps.weight");\n        '
            'l->up_exps = matrix(p + "ffn_up_exps.weight");',
            'l->up_exps = matrix(p + "ffn_gate_exps.weight");\n        l->gate_exps = matrix(p + "ffn_up_exps.weight");'),

@@ -33,11 +33,13 @@ struct Field {
 };
 
 #define FIELD(key, expr, optional) {key, [](const ds4_shape &s) -> double { return static_cast<double>(expr); }, optional}
+// The same in every member of the family.
+#define FIXED(key, value, optional) {key, [](const ds4_shape &) -> double { return value; }, optional}
 
 const Field fields[] = {
     FIELD("embedding_length", s.n_embd, false),
     FIELD("attention.head_count", s.n_head, false),
-    FIELD("attention.head_count_kv", 1 + 0 * s.n_head, false),
+    FIXED("attention.head_count_kv", 1, false),
     FIELD("attention.key_length", s.head_dim, false),
     FIELD("attention.value_length", s.head_dim, false),
     FIELD("rope.dimension_count", s.n_rot, false),
@@ -64,9 +66,9 @@ const Field fields[] = {
     FIELD("rope.scaling.original_context_length", s.yarn_original_ctx, true),
     FIELD("rope.scaling.yarn_beta_fast", s.yarn_beta_fast, true),
     FIELD("rope.scaling.yarn_beta_slow", s.yarn_beta_slow, true),
-    FIELD("expert_group_count", 0 * s.n_embd, true),
-    FIELD("expert_group_used_count", 0 * s.n_embd, true),
-    FIELD("expert_gating_func", 4 + 0 * s.n_embd, true),  // 4 = sqrt(softplus) in llama.cpp's numbering
+    FIXED("expert_group_count", 0, true),
+    FIXED("expert_group_used_count", 0, true),
+    FIXED("expert_gating_func", 4, true),  // 4 = sqrt(softplus) in llama.cpp's numbering
 };
 
 const std::string prefix = "deepseek4.";

@@ -45,8 +45,9 @@ void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
     s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
 }
 
-// Give the MTP block the pairs (streams of p, token p + 1) that this batch completes.
-void feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0) {
+// Give the MTP block the pairs (streams of p, token p + 1) that this batch completes. The streams of the last
+// position move to their place only when all went well.
+ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
     const uint64_t row = stream_bytes(s);
     ops->copy(s.queue, ref(s.mtp_streams, row), s.scratch.streams, n * row);
@@ -56,7 +57,9 @@ void feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0) 
         s.graph->mtp_input(ref(s.mtp_streams, skip * row), n - skip);
         s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
     }
-    ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);
+    ds4_status st = ops->queue_wait(s.queue, err);
+    if (st == DS4_OK) ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);
+    return st;
 }
 
 // Logits of the batch's rows: all of them to `out`, or only the last to the session.
@@ -96,15 +99,11 @@ ds4_status eval_batch(ds4_session &s, const int32_t *tokens, uint32_t n, float *
         if (!std::isfinite(s.logits[i]))
             st = fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
                       i, pos0 + n - 1);
+    if (st == DS4_OK && s.mtp_streams) st = feed_mtp(s, tokens, n, pos0, err);
     if (st != DS4_OK) {
         if (n > 1) s.cache.restore_states(s.queue);
         if (whole) s.logits = before;
         return st;
-    }
-    if (s.mtp_streams) {
-        feed_mtp(s, tokens, n, pos0);
-        st = ops->queue_wait(s.queue, err);
-        if (st != DS4_OK) return st;
     }
     s.tokens.insert(s.tokens.end(), tokens, tokens + n);
     return DS4_OK;

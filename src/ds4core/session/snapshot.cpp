@@ -18,7 +18,7 @@ struct Header {
     uint32_t n_tokens;
     uint8_t fingerprint[16];
     uint32_t n_vocab;
-    uint8_t qat, rows_f16, with_mtp, reserved;
+    uint8_t qat, rows_f16, with_mtp, quantized;
     uint64_t body_bytes;
     uint64_t body_hash;
     uint64_t head_hash;  // of the fields above
@@ -78,6 +78,7 @@ ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_b
     h.qat = s.options.qat != 0;
     h.rows_f16 = s.options.rows_f16 != 0;
     h.with_mtp = s.mtp_streams != nullptr;
+    h.quantized = s.options.activations == DS4_ACT_QUANTIZED;
     h.body_bytes = need - sizeof(Header);
     h.body_hash = hash_bytes(start + sizeof(Header), h.body_bytes);
     h.head_hash = head_hash(h);
@@ -99,11 +100,13 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     if (h.head_hash != head_hash(h)) return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: the header's checksum differs");
     if (memcmp(h.fingerprint, s.model->fingerprint, 16) || h.n_vocab != s.model->shape.n_vocab)
         return fail(err, DS4_E_SNAPSHOT, "the snapshot was made with another model file");
+    const bool quantized = s.options.activations == DS4_ACT_QUANTIZED;
     if (h.qat != (s.options.qat != 0) || h.rows_f16 != (s.options.rows_f16 != 0) ||
-        h.with_mtp != (s.mtp_streams != nullptr))
+        h.with_mtp != (s.mtp_streams != nullptr) || h.quantized != quantized)
         return fail(err, DS4_E_SNAPSHOT,
-                    "the snapshot was made with qat=%u rows_f16=%u with_mtp=%u, this session has %d, %d, %d", h.qat,
-                    h.rows_f16, h.with_mtp, s.options.qat != 0, s.options.rows_f16 != 0, s.mtp_streams != nullptr);
+                    "the snapshot was made with qat=%u rows_f16=%u with_mtp=%u activations=%u, this session has %d, %d, %d, %d",
+                    h.qat, h.rows_f16, h.with_mtp, h.quantized, s.options.qat != 0, s.options.rows_f16 != 0,
+                    s.mtp_streams != nullptr, quantized);
     if (h.n_tokens > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "the snapshot holds %u positions, this session's context is %u", h.n_tokens,
                     s.options.n_ctx);
@@ -126,6 +129,8 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
         });
         if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));
     }
+    ops->margins_reset(s.queue);
+    s.margins = ops->margins(s.queue);
     return ops->queue_wait(s.queue, err);
 }
 

@@ -87,7 +87,7 @@ def test_settings_and_model_are_part_of_a_snapshot(model: ds4.Model, tokens: NDA
     with model.session(n_ctx=64) as a:
         a.eval(tokens[:20])
         good = a.snapshot()
-    for other in ({"qat": False}, {"rows": "f32"}, {"mtp": True}):
+    for other in ({"qat": False}, {"rows": "f32"}, {"mtp": True}, {"activations": "quantized"}):
         with model.session(n_ctx=64, **other) as b, pytest.raises(ds4.SnapshotError, match="qat="):
             b.restore(good)
     with model.session(n_ctx=16) as small, pytest.raises(ds4.ContextFullError, match="20 positions"):

@@ -63,7 +63,7 @@ void compress(ds4_queue *q, const ds4_args_compress *a) {
     q->pool.run(last - first, (last - first) * r * dim * 16, [&](size_t b, size_t e, unsigned thread) {
         float *row = q->scratch[thread].data();
         float cosine[256], sine[256];
-        Entry entries[128];
+        Entry entries[128];  // the largest ratio of the family, or twice 4
         for (size_t g = first + b; g < first + e; g++) {
             size_t n = 0;
             if (width == 2 * dim) {  // overlapping groups: first half of the previous, second half of this one

@@ -7,7 +7,7 @@ namespace ds4::cpu {
 
 namespace {
 
-constexpr size_t kMaxStreams = 8;  // the shapes have 4; checked when a model is opened
+constexpr size_t kMaxStreams = 8;  // every registered shape has 4
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 

@@ -41,7 +41,7 @@ void router(ds4_queue *q, const ds4_args_router *a) {
         } else {
             for (size_t e = 0; e < n_expert; e++) ranked[e] = z[e] + (bias ? bias[e] : 0.0f);
             float last = 0;
-            for (size_t j = 0; j < k; j++) {  // k is 6 at most: repeated maxima, the lowest id wins ties
+            for (size_t j = 0; j < k; j++) {  // k is small (6 in Flash and Pro): repeated maxima, the lowest id wins ties
                 size_t best = 0;
                 for (size_t e = 1; e < n_expert; e++)
                     if (ranked[e] > ranked[best]) best = e;

@@ -89,7 +89,7 @@ void rope(ds4_queue *q, const ds4_args_rope *a) {
     const float *freqs = ptr(a->freqs);
     size_t dim = a->dim, pairs = a->n_rot / 2;
     q->pool.run(a->n, static_cast<uint64_t>(a->n) * a->heads * a->n_rot * 4, [&](size_t b, size_t e, unsigned) {
-        float cosine[256], sine[256];  // n_rot is at most 512: checked with the shape
+        float cosine[256], sine[256];  // room for n_rot = 512; every registered shape has 64
         for (size_t t = b; t < e; t++) {
             rope_angles(a->pos0 + static_cast<uint32_t>(t), freqs, pairs, a->sign, cosine, sine);
             for (size_t h = 0; h < a->heads; h++) rope_row(x + (t * a->heads + h) * dim, dim, a->n_rot, cosine, sine);

@@ -72,7 +72,7 @@ DS4_API void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud);
 DS4_API void ds4_session_margins(const ds4_session *s, float *indexer, float *router);
 
 /* A snapshot is a self-contained byte string: restoring it gives bit-identical results. It is bound to the model's
- * fingerprint and to qat/rows_f16, and checked by length and checksum (DS4_E_SNAPSHOT). */
+ * fingerprint and to qat, rows_f16, with_mtp and activations, and checked by length and checksum (DS4_E_SNAPSHOT). */
 DS4_API uint64_t ds4_session_snapshot_bytes(const ds4_session *s);
 DS4_API ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
 DS4_API ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err);
