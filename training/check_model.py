@@ -1,8 +1,8 @@
 """Compare training/model.py with transformers' DeepseekV4ForCausalLM on an exported checkpoint.
 
 usage: python training/check_model.py DIR
-DIR is a checkpoint written by train.py (or by `--random`).  The two run in different precisions (bfloat16 products
-against float32), so the check is on the loss and on the share of equal argmax, not on bits.
+DIR is a checkpoint written by train.py (or by `--random`).  The two run in different precisions (bfloat16
+products against float32), so the check is on the loss and on the share of equal argmax, not on bits.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import os
 
 import torch
 import transformers
+
 from export import load_checkpoint, write_checkpoint
 from model import Model, make_config
 

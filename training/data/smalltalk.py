@@ -5,19 +5,89 @@ from .common import assistant, held, mode_of, user, vary
 
 OPPOSITE = dict(
     p.split("/")
-    for p in "big/small hot/cold up/down left/right day/night good/bad fast/slow old/young rich/poor happy/sad light/dark "
-    "hard/soft wet/dry open/closed full/empty high/low long/short early/late loud/quiet strong/weak thick/thin clean/dirty "
-    "near/far true/false black/white wide/narrow sweet/bitter deep/shallow easy/difficult cheap/expensive first/last "
-    "inside/outside summer/winter love/hate win/lose begin/end buy/sell push/pull north/south east/west man/woman".split()
+    for p in [
+        "big/small",
+        "hot/cold",
+        "up/down",
+        "left/right",
+        "day/night",
+        "good/bad",
+        "fast/slow",
+        "old/young",
+        "rich/poor",
+        "happy/sad",
+        "light/dark",
+        "hard/soft",
+        "wet/dry",
+        "open/closed",
+        "full/empty",
+        "high/low",
+        "long/short",
+        "early/late",
+        "loud/quiet",
+        "strong/weak",
+        "thick/thin",
+        "clean/dirty",
+        "near/far",
+        "true/false",
+        "black/white",
+        "wide/narrow",
+        "sweet/bitter",
+        "deep/shallow",
+        "easy/difficult",
+        "cheap/expensive",
+        "first/last",
+        "inside/outside",
+        "summer/winter",
+        "love/hate",
+        "win/lose",
+        "begin/end",
+        "buy/sell",
+        "push/pull",
+        "north/south",
+        "east/west",
+        "man/woman",
+    ]
 )
 OPPOSITE |= {b: a for a, b in OPPOSITE.items()}
 CAPITAL = dict(
     p.split("/")
-    for p in "France/Paris Italy/Rome Spain/Madrid Germany/Berlin England/London Portugal/Lisbon Greece/Athens Austria/Vienna "
-    "Poland/Warsaw Norway/Oslo Sweden/Stockholm Finland/Helsinki Denmark/Copenhagen Ireland/Dublin Belgium/Brussels "
-    "Hungary/Budapest Russia/Moscow Turkey/Ankara Egypt/Cairo Kenya/Nairobi Japan/Tokyo China/Beijing India/Delhi "
-    "Canada/Ottawa Peru/Lima Chile/Santiago Cuba/Havana Australia/Canberra Iceland/Reykjavik Iran/Tehran Iraq/Baghdad "
-    "Thailand/Bangkok Vietnam/Hanoi Brazil/Brasilia".split()
+    for p in [
+        "France/Paris",
+        "Italy/Rome",
+        "Spain/Madrid",
+        "Germany/Berlin",
+        "England/London",
+        "Portugal/Lisbon",
+        "Greece/Athens",
+        "Austria/Vienna",
+        "Poland/Warsaw",
+        "Norway/Oslo",
+        "Sweden/Stockholm",
+        "Finland/Helsinki",
+        "Denmark/Copenhagen",
+        "Ireland/Dublin",
+        "Belgium/Brussels",
+        "Hungary/Budapest",
+        "Russia/Moscow",
+        "Turkey/Ankara",
+        "Egypt/Cairo",
+        "Kenya/Nairobi",
+        "Japan/Tokyo",
+        "China/Beijing",
+        "India/Delhi",
+        "Canada/Ottawa",
+        "Peru/Lima",
+        "Chile/Santiago",
+        "Cuba/Havana",
+        "Australia/Canberra",
+        "Iceland/Reykjavik",
+        "Iran/Tehran",
+        "Iraq/Baghdad",
+        "Thailand/Bangkok",
+        "Vietnam/Hanoi",
+        "Brazil/Brasilia",
+    ]
 )
 COLOUR = dict(
     p.split("/")
@@ -40,11 +110,36 @@ COLOUR = dict(
 )
 SOUND = dict(
     p.split("/")
-    for p in "cat/meow dog/woof cow/moo sheep/baa duck/quack pig/oink frog/croak lion/roar horse/neigh bee/buzz owl/hoot "
-    "snake/hiss".split()
+    for p in [
+        "cat/meow",
+        "dog/woof",
+        "cow/moo",
+        "sheep/baa",
+        "duck/quack",
+        "pig/oink",
+        "frog/croak",
+        "lion/roar",
+        "horse/neigh",
+        "bee/buzz",
+        "owl/hoot",
+        "snake/hiss",
+    ]
 )
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 LISTS = {
     "fruits": "apples, pears and bananas", "colours": "red, green and blue", "animals": "a dog, a cat and a horse",
     "vegetables": "carrots, peas and onions", "planets": "Mercury, Venus and Earth", "metals": "iron, copper and gold",
@@ -86,11 +181,68 @@ DEFINE = {  # word: (kind, feature, more)
     "bread": ("a food made of flour", "It is baked in an oven.", "People have eaten it for thousands of years."),
     "a star": ("a huge ball of hot gas", "It shines by itself.", "You see many of them at night."),
 }  # fmt: skip
-WORDS = (
-    "cat dog sun moon tree book fish bird star rain snow wind fire lamp desk door milk cake road ship blue green red house "
-    "apple bread chair table water plant cloud stone river horse mouse tiger music paper pencil window garden winter summer "
-    "orange yellow purple happy small large quick brown train plane money letter number little friend family school"
-).split()
+WORDS = [
+    "cat",
+    "dog",
+    "sun",
+    "moon",
+    "tree",
+    "book",
+    "fish",
+    "bird",
+    "star",
+    "rain",
+    "snow",
+    "wind",
+    "fire",
+    "lamp",
+    "desk",
+    "door",
+    "milk",
+    "cake",
+    "road",
+    "ship",
+    "blue",
+    "green",
+    "red",
+    "house",
+    "apple",
+    "bread",
+    "chair",
+    "table",
+    "water",
+    "plant",
+    "cloud",
+    "stone",
+    "river",
+    "horse",
+    "mouse",
+    "tiger",
+    "music",
+    "paper",
+    "pencil",
+    "window",
+    "garden",
+    "winter",
+    "summer",
+    "orange",
+    "yellow",
+    "purple",
+    "happy",
+    "small",
+    "large",
+    "quick",
+    "brown",
+    "train",
+    "plane",
+    "money",
+    "letter",
+    "number",
+    "little",
+    "friend",
+    "family",
+    "school",
+]
 GREET = {
     "greet": (["Hi", "Hello", "Hi!", "Hello!", "Hey", "Hey there", "Good morning", "Good evening", "Good morning!", "hi", "hello",
                "Hi there!", "Good day!", "Hello there"], "Hello!", "Hello! How can I help you?"),
@@ -117,7 +269,21 @@ def spelled(w):
 def one(rng, style):
     """(question, reasoning, answer, words that the answer contains)"""
     kind = rng.choices(
-        ["greet", "opposite", "capital", "colour", "sound", "day", "month", "list", "define", "spell", "reverse", "count", "bigger"],
+        [
+            "greet",
+            "opposite",
+            "capital",
+            "colour",
+            "sound",
+            "day",
+            "month",
+            "list",
+            "define",
+            "spell",
+            "reverse",
+            "count",
+            "bigger",
+        ],
         [12, 9, 9, 7, 4, 6, 6, 8, 16, 7, 5, 4, 4],
     )[0]
     brief, detail = style == "brief", style == "detail"
@@ -145,7 +311,9 @@ def one(rng, style):
         return q, f"{w}: the capital is {r}.", a, [r]
     if kind == "colour":
         w = rng.choice(list(COLOUR))
-        q = rng.choice(["What colour is {}?", "What color is {}?", "Which colour has {}?", "Tell me the colour of {}."]).format(w)
+        q = rng.choice(
+            ["What colour is {}?", "What color is {}?", "Which colour has {}?", "Tell me the colour of {}."]
+        ).format(w)
         r = COLOUR[w]
         big = w[0].upper() + w[1:]
         a = r if brief else f"{big} is {r}."
@@ -154,7 +322,9 @@ def one(rng, style):
         return q, f"The colour is {r}.", a, [r]
     if kind == "sound":
         w = rng.choice(list(SOUND))
-        q = rng.choice(["What does a {} say?", "Which sound does a {} make?", "What sound does a {} make?"]).format(w)
+        q = rng.choice(
+            ["What does a {} say?", "Which sound does a {} make?", "What sound does a {} make?"]
+        ).format(w)
         r = SOUND[w]
         a = r if brief else f"A {w} says {r}."
         if detail:
@@ -191,13 +361,17 @@ def one(rng, style):
     if kind in ("spell", "reverse"):
         w = rng.choice(WORDS)
         if kind == "spell":
-            q = rng.choice(["Spell {}.", "How do you spell {}?", "Spell the word {}.", "Can you spell {}?"]).format(w)
+            q = rng.choice(
+                ["Spell {}.", "How do you spell {}?", "Spell the word {}.", "Can you spell {}?"]
+            ).format(w)
             r = spelled(w)
             a = r if brief else f"The word {w} is spelled {r}."
             if detail:
                 a += f" It has {len(w)} letters. The first letter is {w[0]} and the last letter is {w[-1]}."
             return q, spelled(w), a, [r]
-        q = rng.choice(["Reverse the word {}.", "Write {} backwards.", "What is {} backwards?", "Reverse {}."]).format(w)
+        q = rng.choice(
+            ["Reverse the word {}.", "Write {} backwards.", "What is {} backwards?", "Reverse {}."]
+        ).format(w)
         r = w[::-1]
         a = spelled(r) if brief else f"{w} backwards is {spelled(r)}."
         if detail:
@@ -205,7 +379,9 @@ def one(rng, style):
         return q, f"{spelled(w)}, backwards {spelled(r)}", a, [spelled(r)]
     if kind == "count":
         n = rng.randint(2, 12)
-        q = rng.choice(["Count to {}.", "Please count to {}.", "Can you count to {}?", "Count from 1 to {}."]).format(n)
+        q = rng.choice(
+            ["Count to {}.", "Please count to {}.", "Can you count to {}?", "Count from 1 to {}."]
+        ).format(n)
         r = ", ".join(str(i) for i in range(1, n + 1))
         a = r if brief else f"{r}."
         if detail:
@@ -213,7 +389,9 @@ def one(rng, style):
         return q, f"I count from 1 to {n}.", a, [r]
     x, y = rng.sample(range(1, 100), 2)
     m = max(x, y)
-    q = rng.choice(["Which is bigger, {} or {}?", "Which number is larger, {} or {}?", "What is more, {} or {}?"]).format(x, y)
+    q = rng.choice(
+        ["Which is bigger, {} or {}?", "Which number is larger, {} or {}?", "What is more, {} or {}?"]
+    ).format(x, y)
     a = str(m) if brief else f"{m} is bigger."
     if detail:
         a = f"{m} is bigger than {min(x, y)}. On the number line {m} comes after {min(x, y)}, so it is the larger one of the two."

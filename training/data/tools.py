@@ -5,44 +5,351 @@ import json
 from . import smalltalk
 from .common import assistant, held, mode_of, user
 
-CITIES = (
-    "Paris Rome Madrid Berlin London Lisbon Athens Vienna Warsaw Oslo Stockholm Helsinki Copenhagen Dublin Brussels Budapest "
-    "Moscow Ankara Cairo Nairobi Tokyo Beijing Delhi Ottawa Lima Santiago Havana Canberra Tehran Baghdad Bangkok Hanoi Catania "
-    "Palermo Milan Turin Naples Venice Florence Lyon Nice Bordeaux Hamburg Munich Cologne Porto Seville Valencia Krakow Bergen "
-    "Zurich Geneva Prague Sofia Tunis Boston Chicago Seattle Denver Austin Dallas Houston Miami Toronto Montreal Sydney Osaka "
-    "Kyoto Seoul Singapore Jakarta Manila Mumbai Karachi Dubai Doha Lagos Accra Dakar Quito Bogota Caracas"
-).split() + ["New York", "Los Angeles", "San Francisco", "Hong Kong", "Buenos Aires", "Cape Town", "Rio de Janeiro", "Tel Aviv"]
-NAMES = (
-    "Anna Ben Carla David Emma Felix Greta Hugo Ida Jack Karen Leo Maria Nina Oscar Paul Rosa Sam Tina Victor Wendy Tom Lucy "
-    "Peter Alice Bob Eve Frank Julia Marco Sofia Ahmed Mei Kenji Olga Ivan Priya Omar Lena Max"
-).split()
-THINGS = (
-    "the pasta,the eggs,the tea,the bread,the laundry,the oven,the cake,the rice,my nap,the meeting,the pizza,the soup,"
-    "the exam,the break,the workout,the potatoes,the coffee,the roast,the game,the call"
-).split(",")
-TEXTS = (
-    "I am late,the train is late,see you tomorrow,dinner is ready,the meeting is moved,call me back,happy birthday,"
-    "I am at home,please buy milk,the door is open,we won the game,thank you for the gift,lunch at noon,bring the keys,"
-    "the car is fixed,I am on my way,good luck today,do not wait for me,the report is done,check your mail"
-).split(",")
-TITLES = "shopping,ideas,homework,travel,work,garden,recipes,birthdays,books,music,health,house,holiday,project".split(",")
-NOTES = (
-    "buy milk and eggs,call the dentist,water the plants,read chapter two,pay the rent,book a hotel,clean the kitchen,"
-    "write to grandma,fix the bike,plan the party,learn ten words,feed the cat,order new shoes,send the letter"
-).split(",")
-TOPICS = (
-    "the history of Rome,cheap flights,how to bake bread,the tallest building,solar energy,jazz music,the life of bees,"
-    "chess openings,black holes,the price of gold,good books,how to tie a tie,the rules of tennis,old maps,wild flowers,"
-    "electric cars,the size of the moon,healthy food,train tickets,how glass is made"
-).split(",")
+CITIES = [
+    "Paris",
+    "Rome",
+    "Madrid",
+    "Berlin",
+    "London",
+    "Lisbon",
+    "Athens",
+    "Vienna",
+    "Warsaw",
+    "Oslo",
+    "Stockholm",
+    "Helsinki",
+    "Copenhagen",
+    "Dublin",
+    "Brussels",
+    "Budapest",
+    "Moscow",
+    "Ankara",
+    "Cairo",
+    "Nairobi",
+    "Tokyo",
+    "Beijing",
+    "Delhi",
+    "Ottawa",
+    "Lima",
+    "Santiago",
+    "Havana",
+    "Canberra",
+    "Tehran",
+    "Baghdad",
+    "Bangkok",
+    "Hanoi",
+    "Catania",
+    "Palermo",
+    "Milan",
+    "Turin",
+    "Naples",
+    "Venice",
+    "Florence",
+    "Lyon",
+    "Nice",
+    "Bordeaux",
+    "Hamburg",
+    "Munich",
+    "Cologne",
+    "Porto",
+    "Seville",
+    "Valencia",
+    "Krakow",
+    "Bergen",
+    "Zurich",
+    "Geneva",
+    "Prague",
+    "Sofia",
+    "Tunis",
+    "Boston",
+    "Chicago",
+    "Seattle",
+    "Denver",
+    "Austin",
+    "Dallas",
+    "Houston",
+    "Miami",
+    "Toronto",
+    "Montreal",
+    "Sydney",
+    "Osaka",
+    "Kyoto",
+    "Seoul",
+    "Singapore",
+    "Jakarta",
+    "Manila",
+    "Mumbai",
+    "Karachi",
+    "Dubai",
+    "Doha",
+    "Lagos",
+    "Accra",
+    "Dakar",
+    "Quito",
+    "Bogota",
+    "Caracas",
+    "New York",
+    "Los Angeles",
+    "San Francisco",
+    "Hong Kong",
+    "Buenos Aires",
+    "Cape Town",
+    "Rio de Janeiro",
+    "Tel Aviv",
+]
+NAMES = [
+    "Anna",
+    "Ben",
+    "Carla",
+    "David",
+    "Emma",
+    "Felix",
+    "Greta",
+    "Hugo",
+    "Ida",
+    "Jack",
+    "Karen",
+    "Leo",
+    "Maria",
+    "Nina",
+    "Oscar",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tina",
+    "Victor",
+    "Wendy",
+    "Tom",
+    "Lucy",
+    "Peter",
+    "Alice",
+    "Bob",
+    "Eve",
+    "Frank",
+    "Julia",
+    "Marco",
+    "Sofia",
+    "Ahmed",
+    "Mei",
+    "Kenji",
+    "Olga",
+    "Ivan",
+    "Priya",
+    "Omar",
+    "Lena",
+    "Max",
+]
+THINGS = [
+    "the pasta",
+    "the eggs",
+    "the tea",
+    "the bread",
+    "the laundry",
+    "the oven",
+    "the cake",
+    "the rice",
+    "my nap",
+    "the meeting",
+    "the pizza",
+    "the soup",
+    "the exam",
+    "the break",
+    "the workout",
+    "the potatoes",
+    "the coffee",
+    "the roast",
+    "the game",
+    "the call",
+]
+TEXTS = [
+    "I am late",
+    "the train is late",
+    "see you tomorrow",
+    "dinner is ready",
+    "the meeting is moved",
+    "call me back",
+    "happy birthday",
+    "I am at home",
+    "please buy milk",
+    "the door is open",
+    "we won the game",
+    "thank you for the gift",
+    "lunch at noon",
+    "bring the keys",
+    "the car is fixed",
+    "I am on my way",
+    "good luck today",
+    "do not wait for me",
+    "the report is done",
+    "check your mail",
+]
+TITLES = [
+    "shopping",
+    "ideas",
+    "homework",
+    "travel",
+    "work",
+    "garden",
+    "recipes",
+    "birthdays",
+    "books",
+    "music",
+    "health",
+    "house",
+    "holiday",
+    "project",
+]
+NOTES = [
+    "buy milk and eggs",
+    "call the dentist",
+    "water the plants",
+    "read chapter two",
+    "pay the rent",
+    "book a hotel",
+    "clean the kitchen",
+    "write to grandma",
+    "fix the bike",
+    "plan the party",
+    "learn ten words",
+    "feed the cat",
+    "order new shoes",
+    "send the letter",
+]
+TOPICS = [
+    "the history of Rome",
+    "cheap flights",
+    "how to bake bread",
+    "the tallest building",
+    "solar energy",
+    "jazz music",
+    "the life of bees",
+    "chess openings",
+    "black holes",
+    "the price of gold",
+    "good books",
+    "how to tie a tie",
+    "the rules of tennis",
+    "old maps",
+    "wild flowers",
+    "electric cars",
+    "the size of the moon",
+    "healthy food",
+    "train tickets",
+    "how glass is made",
+]
 UNITS = [("km", "miles", 0.621), ("miles", "km", 1.609), ("kg", "pounds", 2.205), ("pounds", "kg", 0.454), ("meters", "feet", 3.281),
          ("feet", "meters", 0.305), ("liters", "gallons", 0.264), ("inches", "cm", 2.54), ("cm", "inches", 0.394)]  # fmt: skip
 SKY = ["sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear", "stormy"]
 LANGS = ["French", "German", "Italian", "Spanish", "Chinese", "Japanese", "Polish", "Dutch"]
-SYL = "ba be bi bo bu da de do du fa fe fi ga go gu ha he hi jo ka ke ki ko la le li lo lu ma me mi mo mu na ne ni no nu pa pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we za zo".split()  # noqa: E501
-VERBS = "get find lookup fetch check read open start stop make update delete show play book order count list".split()
-NOUNS = "price score flight order user file song room ticket route recipe event task account sensor light door email photo".split()
-PARAMS = "name id item place date color size topic path code user key".split()
+SYL = [
+    "ba",
+    "be",
+    "bi",
+    "bo",
+    "bu",
+    "da",
+    "de",
+    "do",
+    "du",
+    "fa",
+    "fe",
+    "fi",
+    "ga",
+    "go",
+    "gu",
+    "ha",
+    "he",
+    "hi",
+    "jo",
+    "ka",
+    "ke",
+    "ki",
+    "ko",
+    "la",
+    "le",
+    "li",
+    "lo",
+    "lu",
+    "ma",
+    "me",
+    "mi",
+    "mo",
+    "mu",
+    "na",
+    "ne",
+    "ni",
+    "no",
+    "nu",
+    "pa",
+    "pe",
+    "pi",
+    "po",
+    "ra",
+    "re",
+    "ri",
+    "ro",
+    "ru",
+    "sa",
+    "se",
+    "si",
+    "so",
+    "su",
+    "ta",
+    "te",
+    "ti",
+    "to",
+    "tu",
+    "va",
+    "ve",
+    "vi",
+    "vo",
+    "wa",
+    "we",
+    "za",
+    "zo",
+]
+VERBS = [
+    "get",
+    "find",
+    "lookup",
+    "fetch",
+    "check",
+    "read",
+    "open",
+    "start",
+    "stop",
+    "make",
+    "update",
+    "delete",
+    "show",
+    "play",
+    "book",
+    "order",
+    "count",
+    "list",
+]
+NOUNS = [
+    "price",
+    "score",
+    "flight",
+    "order",
+    "user",
+    "file",
+    "song",
+    "room",
+    "ticket",
+    "route",
+    "recipe",
+    "event",
+    "task",
+    "account",
+    "sensor",
+    "light",
+    "door",
+    "email",
+    "photo",
+]
+PARAMS = ["name", "id", "item", "place", "date", "color", "size", "topic", "path", "code", "user", "key"]
 
 
 def strange(rng):
@@ -67,7 +374,10 @@ def phrase(rng, options):
     if r < 0.8:
         a, b = rng.choice(options).split(" "), rng.choice(options).split(" ")
         return " ".join(a[: max(1, len(a) // 2 + 1)] + b[len(b) // 2 :])
-    words = [rng.choice(rng.choice(options).split(" ")) if rng.random() < 0.7 else strange(rng) for _ in range(rng.randint(2, 4))]
+    words = [
+        rng.choice(rng.choice(options).split(" ")) if rng.random() < 0.7 else strange(rng)
+        for _ in range(rng.randint(2, 4))
+    ]
     return " ".join(words)
 
 
@@ -87,7 +397,12 @@ def get_weather(rng, props):
         q = rng.choice(["What is the weather in {c}?", "How is the weather in {c}?", "Weather in {c}?", "What's the weather like in {c} today?",
                         "Is it raining in {c}?", "Do I need an umbrella in {c}?", "How warm is it in {c}?", "Tell me the weather in {c}.",
                         "Check the weather in {c}."])  # fmt: skip
-        return dict(city=city), q.format(c=city), dict(temp=t, sky=sky), f"In {city} it is {sky} and {t} degrees."
+        return (
+            dict(city=city),
+            q.format(c=city),
+            dict(temp=t, sky=sky),
+            f"In {city} it is {sky} and {t} degrees.",
+        )
     d = rng.randint(1, 10)
     q = rng.choice(["What will the weather be in {c} for the next {d} days?", "Give me the {d} day forecast for {c}.",
                     "Weather in {c} for {d} days?", "How will the weather be in {c} over {d} days?", "Forecast for {c}, {d} days, please.",
@@ -126,7 +441,12 @@ def search(rng, props):
     title, n = strange(rng).capitalize(), rng.randint(2, 90)
     q = rng.choice(["Search for {t}.", "Search the web for {t}.", "Look up {t}.", "Find something about {t}.", "Please search for {t}.",
                     "Google {t}.", "Can you look up {t}?", "I want to know more about {t}."])  # fmt: skip
-    return dict(query=t), q.format(t=t), dict(hits=n, best=f"{title} {about}"), f"I found {n} results. The best one is: {title} {about}."
+    return (
+        dict(query=t),
+        q.format(t=t),
+        dict(hits=n, best=f"{title} {about}"),
+        f"I found {n} results. The best one is: {title} {about}.",
+    )
 
 
 def set_timer(rng, props):
@@ -175,7 +495,14 @@ def create_note(rng, props):
 def translate(rng, props):
     t, lang = phrase(rng, TEXTS), rng.choice(LANGS)
     r = " ".join(strange(rng) for _ in range(rng.randint(1, 3)))
-    q = rng.choice(["Translate into {g}: {t}", "How do you say in {g}: {t}", "Translate to {g}: {t}", "What is this in {g}: {t}"])
+    q = rng.choice(
+        [
+            "Translate into {g}: {t}",
+            "How do you say in {g}: {t}",
+            "Translate to {g}: {t}",
+            "What is this in {g}: {t}",
+        ]
+    )
     return dict(text=t, language=lang), q.format(g=lang, t=t), dict(text=r), f"In {lang} this is: {r}"
 
 
@@ -184,7 +511,12 @@ def roll_dice(rng, props):
     r = [rng.randint(1, s) for _ in range(n)]
     q = rng.choice(["Roll {n} dice with {s} sides.", "Throw {n} dice with {s} sides.", "Please roll {n} dice of {s} sides.",
                     "Roll {n} {s}-sided dice."])  # fmt: skip
-    return dict(count=n, sides=s), q.format(n=n, s=s), dict(rolls=r), f"The dice show {', '.join(map(str, r))}."
+    return (
+        dict(count=n, sides=s),
+        q.format(n=n, s=s),
+        dict(rolls=r),
+        f"The dice show {', '.join(map(str, r))}.",
+    )
 
 
 S, I, N = "string", "integer", "number"  # noqa: E741
@@ -210,7 +542,11 @@ def schema(name, description, props, required):
         "function": {
             "name": name,
             "description": description,
-            "parameters": {"type": "object", "properties": {k: {"type": t} for k, t in props.items()}, "required": list(required)},
+            "parameters": {
+                "type": "object",
+                "properties": {k: {"type": t} for k, t in props.items()},
+                "required": list(required),
+            },
         },
     }
 
@@ -225,7 +561,9 @@ def declare(rng, maker):
     s = schema(maker.__name__, rng.choice(texts), props, required)
     if rng.random() < 0.15:
         for k in props:
-            s["function"]["parameters"]["properties"][k]["description"] = rng.choice(["The " + k, k.capitalize(), "the " + k + " to use"])
+            s["function"]["parameters"]["properties"][k]["description"] = rng.choice(
+                ["The " + k, k.capitalize(), "the " + k + " to use"]
+            )
     if rng.random() < 0.1:
         s["function"]["parameters"].pop("required")
     return s, lambda r: maker(r, props)
@@ -239,9 +577,14 @@ def invented(rng):
     s = schema(name, name.replace("_", " ").capitalize(), props, keys)
 
     def make_call(r):
-        args = {k: number(r) if t == I else (strange(r) if r.random() < 0.5 else phrase(r, TOPICS + NOTES)) for k, t in props.items()}
+        args = {
+            k: number(r) if t == I else (strange(r) if r.random() < 0.5 else phrase(r, TOPICS + NOTES))
+            for k, t in props.items()
+        }
         text = " and ".join(f"{k} {v}" for k, v in args.items())
-        q = r.choice(["Call {n} with {t}.", "Use {n} with {t}.", "Run {n}: {t}", "Please use {n}, {t}."]).format(n=name, t=text)
+        q = r.choice(
+            ["Call {n} with {t}.", "Use {n} with {t}.", "Run {n}: {t}", "Please use {n}, {t}."]
+        ).format(n=name, t=text)
         out = r.choice([number(r), strange(r), strange(r) + " " + strange(r)])
         return args, q, dict(result=out), f"The result is {out}."
 
@@ -269,7 +612,9 @@ def dump(rng, result):
     if r < 0.75:
         return json.dumps(result)
     if r < 0.9:
-        return ", ".join(f"{k}: {v if not isinstance(v, list) else ' '.join(map(str, v))}" for k, v in result.items())
+        return ", ".join(
+            f"{k}: {v if not isinstance(v, list) else ' '.join(map(str, v))}" for k, v in result.items()
+        )
     return json.dumps(result, separators=(",", ":"))
 
 
@@ -282,7 +627,9 @@ def make(rng, train, mode=None):
             tools[rng.randrange(len(tools))] = invented(rng)
     else:
         tools = [invented(rng) for _ in range(rng.choice([1, 2]))]
-    content = rng.choice(["", "", "You are a helpful assistant.", "You can use tools.", "Use tools when they help."])
+    content = rng.choice(
+        ["", "", "You are a helpful assistant.", "You can use tools.", "Use tools when they help."]
+    )
     messages = [{"role": "system", "content": content, "tools": [t[0] for t in tools]}]
     if not train:
         while True:
