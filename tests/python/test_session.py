@@ -39,7 +39,7 @@ def session(model: ds4.Model) -> Iterator[ds4.Session]:
 @pytest.fixture
 def long_session(model: ds4.Model) -> Iterator[ds4.Session]:
     """A session in which LONG takes seconds: time enough to stop it."""
-    with model.session(n_ctx=16_384, chunk=64, threads=1) as session:
+    with model.session(n_ctx=16_384, chunk=16, threads=1) as session:
         yield session
 
 
@@ -504,7 +504,7 @@ def test_a_cancel_without_a_call_affects_no_later_one(session: ds4.Session) -> N
 
 INTERRUPTED = """
 import sys, time, ds4
-with ds4.Model.open(sys.argv[1]) as model, model.session(n_ctx=16384, chunk=64, threads=1) as session:
+with ds4.Model.open(sys.argv[1]) as model, model.session(n_ctx=16384, chunk=16, threads=1) as session:
     tokens = [1 + i % 500 for i in range(16000)]
     try:
         session.sync(tokens, progress=lambda done, total: print("running", flush=True))
@@ -586,7 +586,7 @@ def test_a_busy_session_turns_others_away(long_session: ds4.Session) -> None:
 
 def test_closing_a_busy_session_cancels_and_waits(model: ds4.Model) -> None:
     def attempt() -> float:
-        session = model.session(n_ctx=len(LONG), chunk=64, threads=1)
+        session = model.session(n_ctx=len(LONG), chunk=16, threads=1)
         running = threading.Event()
         ended: list[BaseException | None] = []
 
