@@ -1,13 +1,13 @@
 """The tokenizer: text to token ids and back, built from the token table in a model file.
 
-DeepSeek V4 uses byte-level BPE. Ids 0-2 are the beginning, end and pad tokens, ids 3-258 the single bytes, id
-259+k the product of merge k, and the ids behind them are added tokens, among them the protocol tokens of the chat
-format. Because a merge's number is also its token's id, "join the adjacent pair whose joined bytes have the lowest
-id" is the whole merge rule; tiktoken applies it in O(n log n). Cutting a text into pieces, inside which merging
-happens, is one regular expression (`_PIECE`).
+DeepSeek V4 uses byte-level BPE. Ids 0-2 are the beginning, end and pad tokens, ids 3-258 the single bytes, id 259+k the
+product of merge k, and the ids behind them are added tokens, among them the protocol tokens of the chat format. Because
+a merge's number is also its token's id, "join the adjacent pair whose joined bytes have the lowest id" is the whole
+merge rule; tiktoken applies it, in O(n log n) from its version 0.13 on (earlier ones take quadratic time for long
+pieces). Cutting a text into pieces, inside which merging happens, is one regular expression (`_PIECE`).
 
-Encoding does not know special tokens unless it is asked to: text from a user stays text. What the chat protocol
-puts between texts is added as ids (see `ds4.chat.Prompt`).
+Encoding does not know special tokens unless it is asked to: text from a user stays text. What the chat
+protocol puts between texts is added as ids (see `ds4.chat.Prompt`).
 """
 
 from __future__ import annotations
@@ -89,21 +89,22 @@ _CHAR_BYTES = {char: byte for byte, char in BYTE_CHARS.items()}
 def _piece_pattern() -> str:
     r"""Return the expression that cuts text into pieces.
 
-    The published tokenizer cuts in three passes: digits in groups of up to three; runs of Han and kana; then, inside
-    each stretch that these leave *and inside each run they made*, words, punctuation and white space. Matches become
-    pieces, and so does whatever stands unmatched between two matches. One pass does the same if the alternatives for
-    Han and kana characters (set K) and those for all others never reach across a border of K or of the digits:
+    The published tokenizer cuts in three passes: digits in groups of up to three; runs of Han and kana;
+    then, inside each stretch that these leave *and inside each run they made*, words, punctuation and white
+    space. Matches become pieces, and so does whatever stands unmatched between two matches. One pass does
+    the same if the alternatives for Han and kana characters (set K) and those for all others never reach
+    across a border of K or of the digits:
 
-    1. up to three digits;
-    2. in K: marks and letters, with at most one unassigned character before them; punctuation and symbols (the
+    1. up to three digits; 2. in K: marks and letters, with at most one unassigned character before them;
+    punctuation and symbols (the
        middle dot and the like); unassigned characters, except the last if it belongs to a word;
-    3. an ASCII punctuation character with the ASCII letters after it;
-    4. letters and marks, with at most one other character before them: a space, usually;
-    5. punctuation and symbols, with at most one space before and the line ends behind;
-    6. white space up to its last line end;
-    7. white space in a line: all of it if a digit, K or the end follows (the border: what is behind it is not seen),
+    3. an ASCII punctuation character with the ASCII letters after it; 4. letters and marks, with at most one
+    other character before them: a space, usually; 5. punctuation and symbols, with at most one space before
+    and the line ends behind; 6. white space up to its last line end; 7. white space in a line: all of it if
+    a digit, K or the end follows (the border: what is behind it is not seen),
        else all but the last character, which goes with the next piece, or is alone;
-    8. what nothing above takes (control, format and unassigned characters), except the last if it belongs to a word.
+    8. what nothing above takes (control, format and unassigned characters), except the last if it belongs to
+    a word.
     """
     k = r"\u4E00-\u9FA5\u3040-\u30FF"
     word = rf"[[\p{{L}}\p{{M}}]--[{k}]]"
@@ -138,13 +139,14 @@ class Tokenizer:
     Parameters
     ----------
     tokens : sequence of str or bytes
-        Token i at place i. A `str` is in GPT-2's byte alphabet if the token is normal and literal if it is added;
-        `bytes` are the token's bytes. Copied.
+        Token i at place i. A `str` is in GPT-2's byte alphabet if the token is normal and literal if it is
+        added; `bytes` are the token's bytes. Copied.
     merges : sequence of str, optional
-        Merge k as "left right" in GPT-2's alphabet. Only checked against the tokens, which hold the same knowledge.
+        Merge k as "left right" in GPT-2's alphabet. Only checked against the tokens, which hold the same
+        knowledge.
     token_type : sequence of int, optional
-        1 normal, 3 control, 4 user-defined, 5 unused. Needed to tell where the added tokens begin if there are no
-        merges.
+        1 normal, 3 control, 4 user-defined, 5 unused. Needed to tell where the added tokens begin if there
+        are no merges.
     bos_id, eos_id, pad_id : int, optional
         By default 0, 1 and none.
 
@@ -197,8 +199,8 @@ class Tokenizer:
         Raises
         ------
         ValueError
-            A key is missing, the model is not "gpt2" or the pre-tokenizer not V4's, the arrays disagree in length, or
-            the table is not what V4 needs.
+            A key is missing, the model is not "gpt2" or the pre-tokenizer not V4's, the arrays disagree in
+            length, or the table is not what V4 needs.
         """
 
         def get(key: str, default: Any = None) -> Any:
@@ -233,14 +235,16 @@ class Tokenizer:
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Return the ids of a text; nothing is put in front or behind.
 
-        Pairs of surrogates are read as the character they mean; a lone one, which no UTF-8 can express, as U+FFFD.
+        Pairs of surrogates are read as the character they mean; a lone one, which no UTF-8 can express, as
+        U+FFFD.
 
         Parameters
         ----------
         text : str
         specials : bool
-            Recognise the contents of added tokens, leftmost and longest first, as the published pipeline does with
-            a rendered prompt. Never for text that somebody else wrote: it could then open turns of its own.
+            Recognise the contents of added tokens, leftmost and longest first, as the published pipeline
+            does with a rendered prompt. Never for text that somebody else wrote: it could then open turns of
+            its own.
         """
         text = _well_formed(text)
         if not specials:
@@ -347,8 +351,8 @@ class Tokenizer:
 class StreamDecoder:
     """Turns ids into text piece by piece; the pieces joined are `Tokenizer.decode` of all ids.
 
-    A token may end inside a character. Its bytes are held back until the character is whole, so no piece ever shows
-    half of one. A decoder serves one stream.
+    A token may end inside a character. Its bytes are held back until the character is whole, so no piece
+    ever shows half of one. A decoder serves one stream.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

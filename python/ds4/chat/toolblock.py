@@ -196,7 +196,7 @@ class ToolBlock:
         if not ahead and len(self._buf) < MAX_TAG:
             return False
         tag = read_tag(ahead) if ahead[:1] == "<" else NO_TAG
-        if tag is WAIT:
+        if tag is WAIT and len(self._buf) < MAX_TAG:
             return False
         call = self._call
         assert call is not None

@@ -390,6 +390,16 @@ def test_a_parameter_without_the_string_attribute_is_text() -> None:
     assert calls_of(c) == [("f", {"a": " 12 <b>", "b": ""})]
 
 
+@pytest.mark.parametrize("space", [4000, 4090, 4096, 5000])
+def test_long_space_before_a_nested_parameter_does_not_stall(space: int) -> None:
+    """What looks like a nested parameter too far behind the tag is text; it must not wait for ever."""
+    inner = " " * space + f'<{D}parameter name="b" string="true">x'
+    text = f"\n\n{block(invoke('f', parameter('a', inner, None)))}"
+    expected = joined(events_of([text], "chat"))
+    assert joined(events_of(list(text), "chat")) == expected
+    assert expected[3][0].complete or expected[3][0].value == {"a": {"b": "x"}}
+
+
 @pytest.mark.parametrize("depth", [3, 16, 17, 200])
 def test_nesting_is_limited(depth: int) -> None:
     opening = "".join(f'<{D}parameter name="p{i}">' for i in range(depth))
