@@ -323,15 +323,19 @@ class Model:
         n_ctx: int = DEFAULT_N_CTX,
         *,
         chunk: int = DEFAULT_CHUNK,
+        threads: int | None = None,
         rows: Literal["f16", "f32"] = "f16",
         mtp: bool = False,
     ) -> MemoryPlan:
-        """Return the memory that a session with these settings takes, without making one."""
+        """Return the memory that a session with these settings takes at most, without making one."""
         native = self._open()
         _check_range("n_ctx", n_ctx, MAX_N_CTX)
         _check_range("chunk", chunk, 4096)
         _check_choice("rows", rows, ("f16", "f32"))
-        plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp))
+        if threads is None:
+            threads = min(os.cpu_count() or 1, 64)
+        _check_range("threads", threads, 256)
+        plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads)
         info = native.gguf().info()
         plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
         return MemoryPlan(**plan)

@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant("cache: F16 rows stored as F32", "session/session.cpp", "o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32", "DS4_ROW_F32"),
     # state
     Mutant("snapshot: ratio 4 forgets the previous group", "kv/cache.cpp", "if (ratio == 4 && begin) begin -= 4;", ""),
-    Mutant("snapshot: window one row short", "kv/cache.cpp", "end > shape_.window ? end - shape_.window : 0, end, fn",
-           "end > shape_.window ? end - shape_.window + 1 : 0, end - (end > 0), fn"),
+    Mutant("snapshot: window one row short", "kv/cache.cpp", "const uint64_t kept = shape_.window - 1;",
+           "const uint64_t kept = shape_.window - 2;"),
     Mutant("snapshot: streams of the last position missing", "session/snapshot.cpp",
            "if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));", ""),
     Mutant("stopped batch: compressor states not undone", "session/session.cpp",

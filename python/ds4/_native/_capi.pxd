@@ -155,7 +155,6 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report, size_t cap, ds4_error *err)
 
     ctypedef struct ds4_memory_plan:
-        uint64_t weights_bytes
         uint64_t window_bytes
         uint64_t compressed_bytes
         uint64_t indexer_bytes
@@ -164,7 +163,7 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t total_session_bytes
 
     void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                          ds4_memory_plan *out)
+                          uint32_t n_threads, ds4_memory_plan *out)
 
     ctypedef struct ds4_progress:
         uint64_t done

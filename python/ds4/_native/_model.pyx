@@ -125,19 +125,19 @@ cdef class Model:
         return ds4_model_backend(self.model).decode()
 
     def fingerprint(self) -> bytes:
-        """Return the 16 bytes that identify the weights' directory and metadata."""
+        """Return the 16 bytes that identify the file."""
         cdef bytes out = PyBytes_FromStringAndSize(NULL, 16)
         ds4_model_fingerprint(self.model, <uint8_t *>PyBytes_AS_STRING(out))
         return out
 
-    def memory(self, uint32_t n_ctx, uint32_t chunk, bint rows_f16, bint with_mtp) -> dict:
+    def memory(self, uint32_t n_ctx, uint32_t chunk, bint rows_f16, bint with_mtp,
+               uint32_t n_threads) -> dict:
         """Return what a session takes, in bytes."""
         cdef ds4_shape s
         cdef ds4_memory_plan plan
         ds4_model_get_shape(self.model, &s)
-        ds4_shape_memory(&s, n_ctx, chunk, rows_f16, with_mtp, &plan)
+        ds4_shape_memory(&s, n_ctx, chunk, rows_f16, with_mtp, n_threads, &plan)
         return {
-            "weights_bytes": plan.weights_bytes,
             "window_bytes": plan.window_bytes,
             "compressed_bytes": plan.compressed_bytes,
             "indexer_bytes": plan.indexer_bytes,

@@ -24,10 +24,11 @@ ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_mode
     ds4_model_options options;
     ds4_model_options_init(&options);
     if (o) {
-        if (o->struct_size != sizeof(options))
-            return fail(err, DS4_E_ARGUMENT, "ds4_model_options has size %u, this library expects %zu", o->struct_size,
+        // A caller compiled against an older header has a shorter struct: the rest keeps its defaults.
+        if (o->struct_size < sizeof(uint32_t) || o->struct_size > sizeof(options))
+            return fail(err, DS4_E_ARGUMENT, "ds4_model_options has size %u, this library knows %zu", o->struct_size,
                         sizeof(options));
-        options = *o;
+        memcpy(&options, o, o->struct_size);
     }
     return guarded("ds4_model_open", err, [&] { return ds4::open_model(path, options, out, err); });
 }
@@ -51,7 +52,7 @@ ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report,
         ds4::Findings f;
         ds4_status st = ds4::find_problems(*g, shape, &f, err);
         if (st != DS4_OK) return st;
-        const std::string text = f.text();
+        const std::string text = f.text(cap - 1);
         const size_t n = std::min(text.size(), cap - 1);
         memcpy(report, text.data(), n);
         report[n] = 0;
@@ -60,11 +61,14 @@ ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report,
 }
 
 void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                      ds4_memory_plan *out) {
-    if (!shape || !out) return;
+                      uint32_t n_threads, ds4_memory_plan *out) {
+    if (!out) return;
     *out = {};
+    if (!shape || shape->n_layer > DS4_MAX_LAYERS) return;
     ds4::plan_cache(*shape, {n_ctx, chunk, rows_f16 ? 1u : 0u, with_mtp != 0}, out);
-    out->scratch_bytes = ds4::Scratch::bytes(*shape, chunk);
+    out->scratch_bytes =
+        ds4::Scratch::bytes(*shape, chunk) + ds4::cpu_backend()->work_bytes(shape, n_ctx, chunk, n_threads);
+    if (with_mtp) out->scratch_bytes += (uint64_t{chunk} + 1) * shape->n_hc * shape->n_embd * 4;
     out->total_session_bytes = out->window_bytes + out->compressed_bytes + out->indexer_bytes + out->compressor_bytes +
                                out->scratch_bytes;
 }

@@ -1,5 +1,6 @@
 // The extern "C" functions of ds4/session.h: who may enter a session, and nothing else.
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include <unistd.h>
@@ -19,12 +20,11 @@ template <class F> ds4_status enter(ds4_session *s, const char *what, ds4_error 
     if (s->model->owner != getpid())
         return fail(err, DS4_E_STATE, "%s: the session belongs to the parent process; open the model again after fork",
                     what);
-    bool idle = false;
-    if (!s->busy.compare_exchange_strong(idle, true))
+    ds4::Phase idle = ds4::Phase::idle;
+    if (!s->phase.compare_exchange_strong(idle, ds4::Phase::running))
         return fail(err, DS4_E_BUSY, "%s: another thread is using this session", what);
-    s->cancel.store(false);  // a cancel is for the call that runs when it arrives, not for a later one
     ds4_status st = guarded(what, err, body);
-    s->busy.store(false);
+    s->phase.store(ds4::Phase::idle);
     return st;
 }
 
@@ -49,10 +49,11 @@ ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_se
     ds4_session_options options;
     ds4_session_options_init(&options);
     if (o) {
-        if (o->struct_size != sizeof(options))
-            return fail(err, DS4_E_ARGUMENT, "ds4_session_options has size %u, this library expects %zu", o->struct_size,
+        // A caller compiled against an older header has a shorter struct: the rest keeps its defaults.
+        if (o->struct_size < sizeof(uint32_t) || o->struct_size > sizeof(options))
+            return fail(err, DS4_E_ARGUMENT, "ds4_session_options has size %u, this library knows %zu", o->struct_size,
                         sizeof(options));
-        options = *o;
+        memcpy(&options, o, o->struct_size);
     }
     return guarded("ds4_session_create", err, [&] { return ds4::create_session(m, options, out, err); });
 }
@@ -104,11 +105,17 @@ void ds4_session_get_options(const ds4_session *s, ds4_session_options *out) {
     if (s && out) *out = s->options;
 }
 uint64_t ds4_session_bytes(const ds4_session *s) {
-    return s ? s->cache.bytes() + ds4::Scratch::bytes(s->model->shape, s->options.chunk) : 0;
+    if (!s) return 0;
+    const ds4_session_options &o = s->options;
+    ds4_memory_plan plan;
+    ds4_shape_memory(&s->model->shape, o.n_ctx, o.chunk, o.rows_f16, o.with_mtp, o.n_threads, &plan);
+    return plan.total_session_bytes;
 }
 
 void ds4_session_cancel(ds4_session *s) {
-    if (s) s->cancel.store(true);
+    if (!s) return;
+    ds4::Phase running = ds4::Phase::running;
+    s->phase.compare_exchange_strong(running, ds4::Phase::stopping);
 }
 void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud) {
     if (!s) return;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/kernel_args.h"
+#include "ds4/model.h"
 #include "ds4/status.h"
 
 struct ds4_device;
@@ -29,6 +30,8 @@ struct ds4_backend_ops {
     ds4_status (*buffer_import_host)(ds4_device *, const void *host, uint64_t bytes, ds4_buffer **out, ds4_error *err);
     void (*buffer_free)(ds4_buffer *);
 
+    // An upper bound of the work space that the operations of one queue come to hold, for the memory plan.
+    uint64_t (*work_bytes)(const ds4_shape *, uint32_t n_ctx, uint32_t chunk, uint32_t n_threads);
     ds4_status (*queue_create)(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err);
     void (*queue_destroy)(ds4_queue *);
     ds4_status (*queue_wait)(ds4_queue *, ds4_error *err);

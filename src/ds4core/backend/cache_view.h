@@ -5,6 +5,9 @@
 
 namespace ds4 {
 
+// Bytes of one cache row.
+inline uint64_t cache_row_bytes(uint32_t row_type, uint64_t dim) { return dim * (row_type == DS4_ROW_F16 ? 2 : 4); }
+
 // A compressor's rings of projected rows: width floats each, row of a position at pos % ring.
 struct CompressorState {
     ds4_ref k{}, s{};

@@ -1,7 +1,7 @@
 /* Argument records of the backend operations: the one place where they are declared.
  *
  * Fixed-width fields only, so that C++, CUDA, HIP and Metal sources can read the same header. Matrices are row
- * major; `n` is always the number of tokens of the batch; every activation is float32 unless said. */
+ * major; `n` is always the number of tokens of the chunk; every activation is float32 unless said. */
 #ifndef DS4_KERNEL_ARGS_H
 #define DS4_KERNEL_ARGS_H
 

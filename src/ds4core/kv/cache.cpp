@@ -1,3 +1,4 @@
+// Sizes, places and segments of the KV cache.
 #include "kv/cache.h"
 
 #include <algorithm>
@@ -6,28 +7,26 @@ namespace ds4 {
 
 namespace {
 
-uint64_t row_size(uint32_t row_type, uint64_t dim) { return dim * (row_type == DS4_ROW_F16 ? 2 : 4); }
-
 // Ratio 4 pools the previous group with the current one, so it remembers twice its length.
 uint32_t ring_rows(uint32_t ratio) { return ratio == 4 ? 8 : ratio; }
 uint64_t state_width(uint32_t ratio, uint64_t dim) { return ratio == 4 ? 2 * dim : dim; }
 
-// A batch of `chunk` rows and the window - 1 rows before it must be present together.
+// A chunk of `chunk` rows and the window - 1 rows before it must be present together.
 uint32_t window_capacity(const ds4_shape &s, uint32_t chunk) { return s.window - 1 + chunk; }
 
 }  // namespace
 
 void plan_cache(const ds4_shape &s, const CacheSizes &z, ds4_memory_plan *out) {
-    const uint64_t window = window_capacity(s, z.chunk) * row_size(z.row_type, s.head_dim);
+    const uint64_t window = window_capacity(s, z.chunk) * cache_row_bytes(z.row_type, s.head_dim);
     out->window_bytes = window * (s.n_layer + (z.with_mtp ? 1 : 0));
     out->compressed_bytes = out->indexer_bytes = out->compressor_bytes = 0;
     for (uint32_t i = 0; i < s.n_layer; i++) {
         const uint32_t r = s.compress_ratio[i];
         if (!r) continue;
-        out->compressed_bytes += z.n_ctx / r * row_size(z.row_type, s.head_dim);
+        out->compressed_bytes += z.n_ctx / r * cache_row_bytes(z.row_type, s.head_dim);
         uint64_t widths = state_width(r, s.head_dim);
         if (r == 4) {
-            out->indexer_bytes += z.n_ctx / r * row_size(z.row_type, s.index_dim);
+            out->indexer_bytes += z.n_ctx / r * cache_row_bytes(z.row_type, s.index_dim);
             widths += state_width(r, s.index_dim);
         }
         out->compressor_bytes += 2 * 2 * ring_rows(r) * widths * 4;  // K and S, and their saved copies
@@ -42,10 +41,7 @@ KvCache::~KvCache() {
 ds4_status KvCache::alloc(uint64_t bytes, ds4_ref *out, ds4_error *err) {
     buffers_.push_back(nullptr);
     ds4_status st = ops_->buffer_alloc(device_, bytes, &buffers_.back(), err);
-    if (st == DS4_OK) {
-        *out = ref(buffers_.back());
-        bytes_ += bytes;
-    }
+    if (st == DS4_OK) *out = ref(buffers_.back());
     return st;
 }
 
@@ -56,7 +52,7 @@ ds4_status KvCache::create(const ds4_shape &s, const CacheSizes &z, const ds4_ba
     ops_ = ops;
     device_ = device;
     const uint32_t capacity = window_capacity(s, z.chunk);
-    const uint64_t row = row_size(z.row_type, s.head_dim), index_row = row_size(z.row_type, s.index_dim);
+    const uint64_t row = cache_row_bytes(z.row_type, s.head_dim), index_row = cache_row_bytes(z.row_type, s.index_dim);
     ds4_status st = DS4_OK;
     auto state = [&](CompressorState &c, uint32_t ratio, uint32_t dim) {
         c.ring = ring_rows(ratio);
@@ -89,20 +85,21 @@ ds4_status KvCache::create(const ds4_shape &s, const CacheSizes &z, const ds4_ba
     return st;
 }
 
-void KvCache::save_states(ds4_queue *q) {
+// fn(state, its saved copy, bytes) for every ring.
+template <class F> void KvCache::each_state(F &&fn) {
     size_t i = 0;
     for (const LayerCache &l : layers)
         for (const CompressorState *c : {&l.attn, &l.index})
             for (ds4_ref place : {c->k, c->s})
-                if (place.buffer) ops_->copy(q, saved_[i++], place, uint64_t{c->ring} * c->width * 4);
+                if (place.buffer) fn(place, saved_[i++], uint64_t{c->ring} * c->width * 4);
+}
+
+void KvCache::save_states(ds4_queue *q) {
+    each_state([&](ds4_ref state, ds4_ref saved, uint64_t bytes) { ops_->copy(q, saved, state, bytes); });
 }
 
 void KvCache::restore_states(ds4_queue *q) {
-    size_t i = 0;
-    for (const LayerCache &l : layers)
-        for (const CompressorState *c : {&l.attn, &l.index})
-            for (ds4_ref place : {c->k, c->s})
-                if (place.buffer) ops_->copy(q, place, saved_[i++], uint64_t{c->ring} * c->width * 4);
+    each_state([&](ds4_ref state, ds4_ref saved, uint64_t bytes) { ops_->copy(q, state, saved, bytes); });
 }
 
 namespace {
@@ -120,9 +117,11 @@ void ring_segments(ds4_ref ring, uint64_t capacity, uint64_t bytes, uint64_t beg
 }  // namespace
 
 void KvCache::segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const {
-    const uint64_t row = row_size(sizes_.row_type, shape_.head_dim), index_row = row_size(sizes_.row_type, shape_.index_dim);
+    const uint64_t row = cache_row_bytes(sizes_.row_type, shape_.head_dim), index_row = cache_row_bytes(sizes_.row_type, shape_.index_dim);
     auto window = [&](const LayerCache &l, uint64_t end) {
-        ring_segments(l.window, l.capacity, row, end > shape_.window ? end - shape_.window : 0, end, fn);
+        // The next position sees window - 1 rows before its own.
+        const uint64_t kept = shape_.window - 1;
+        ring_segments(l.window, l.capacity, row, end > kept ? end - kept : 0, end, fn);
     };
     auto state = [&](const CompressorState &c, uint32_t ratio) {
         // The open group, and for ratio 4 the closed one before it.

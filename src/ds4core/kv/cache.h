@@ -17,7 +17,7 @@ struct CacheSizes {
     bool with_mtp = false;
 };
 
-// Bytes per kind, before anything is allocated.
+// Bytes per kind, before anything is allocated; fills the cache fields of `out`.
 void plan_cache(const ds4_shape &s, const CacheSizes &sizes, ds4_memory_plan *out);
 
 class KvCache {
@@ -29,13 +29,12 @@ public:
 
     ds4_status create(const ds4_shape &s, const CacheSizes &sizes, const ds4_backend_ops *ops, ds4_device *device,
                       ds4_error *err);
-    uint64_t bytes() const { return bytes_; }
 
     std::vector<LayerCache> layers;
     LayerCache mtp;
 
-    // A batch of several tokens overwrites compressor entries that its first token still needs. save_states before it
-    // and restore_states make a stopped batch undone; one token at a time overwrites nothing of value.
+    // A chunk of several tokens overwrites compressor entries that its first token still needs. save_states before it
+    // and restore_states make a stopped chunk undone; one token at a time overwrites nothing of value.
     void save_states(ds4_queue *q);
     void restore_states(ds4_queue *q);
 
@@ -44,6 +43,7 @@ public:
     void segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const;
 
 private:
+    template <class F> void each_state(F &&fn);
     ds4_status alloc(uint64_t bytes, ds4_ref *out, ds4_error *err);
 
     ds4_shape shape_{};
@@ -52,7 +52,6 @@ private:
     ds4_device *device_ = nullptr;
     std::vector<ds4_buffer *> buffers_;
     std::vector<ds4_ref> saved_;
-    uint64_t bytes_ = 0;
 };
 
 }  // namespace ds4

@@ -93,7 +93,8 @@ public:
         return decoded(p + "_ape.weight", &c->ape, err);
     }
 
-    ds4_status layer(const std::string &p, uint32_t ratio, LayerWeights *l, ds4_error *err) {
+    // hashed, ratio: decide which tensors were checked. One that does not belong here must stay unbound.
+    ds4_status layer(const std::string &p, uint32_t ratio, bool hashed, LayerWeights *l, ds4_error *err) {
         l->ratio = ratio;
         l->hc_attn = hyper(p + "hc_attn_");
         l->hc_ffn = hyper(p + "hc_ffn_");
@@ -107,11 +108,11 @@ public:
         l->kv = matrix(p + "attn_kv.weight");
         l->out_a = matrix(p + "attn_output_a.weight");
         l->out_b = matrix(p + "attn_output_b.weight");
-        l->index_q = matrix(p + "indexer.attn_q_b.weight");
-        l->index_weights = matrix(p + "indexer.proj.weight");
         l->router = matrix(p + "ffn_gate_inp.weight");
-        l->hash_table = vector(p + "ffn_gate_tid2eid.weight");
-        if (!l->hash_table.buffer) l->router_bias = vector(p + "exp_probs_b.bias");
+        if (hashed)
+            l->hash_table = vector(p + "ffn_gate_tid2eid.weight");
+        else
+            l->router_bias = vector(p + "exp_probs_b.bias");
         l->gate_exps = matrix(p + "ffn_gate_exps.weight");
         l->up_exps = matrix(p + "ffn_up_exps.weight");
         l->down_exps = matrix(p + "ffn_down_exps.weight");
@@ -120,8 +121,10 @@ public:
         l->down_shexp = matrix(p + "ffn_down_shexp.weight");
         ds4_status st = DS4_OK;
         if (ratio) st = compressor(p + "attn_compressor", &l->compressor, err);
-        if (st == DS4_OK && ratio == 4) st = compressor(p + "indexer_compressor", &l->index_compressor, err);
-        return st;
+        if (st != DS4_OK || ratio != 4) return st;
+        l->index_q = matrix(p + "indexer.attn_q_b.weight");
+        l->index_weights = matrix(p + "indexer.proj.weight");
+        return compressor(p + "indexer_compressor", &l->index_compressor, err);
     }
 
 private:
@@ -139,8 +142,12 @@ private:
 enum class MtpNames { none, ds4, llama };
 
 MtpNames mtp_names(const ds4_gguf &g, const ds4_shape &s) {
-    if (g.find_tensor("mtp.0.e_proj.weight")) return MtpNames::ds4;
-    if (g.find_tensor("blk." + std::to_string(s.n_layer) + ".nextn.eh_proj.weight")) return MtpNames::llama;
+    // Any tensor of the block counts: an incomplete one is then reported tensor by tensor.
+    const std::string llama = "blk." + std::to_string(s.n_layer) + ".";
+    for (const ds4_gguf_tensor &t : g.tensors) {
+        if (name_of(t).substr(0, 6) == "mtp.0.") return MtpNames::ds4;
+        if (name_of(t).substr(0, llama.size()) == llama) return MtpNames::llama;
+    }
     return MtpNames::none;
 }
 
@@ -152,15 +159,15 @@ std::vector<TensorSpec> mtp_specs(MtpNames names, const ds4_shape &s) {
 // The main model and, when the file carries it, the MTP block.
 std::vector<TensorSpec> wanted_tensors(const ds4_gguf &g, const ds4_shape &s) {
     std::vector<TensorSpec> specs = model_tensors(s);
-    std::vector<TensorSpec> more = mtp_specs(mtp_names(g, s), s);
-    specs.insert(specs.end(), more.begin(), more.end());
+    for (TensorSpec &t : mtp_specs(mtp_names(g, s), s))  // llama.cpp's block uses the root's HC head: listed already
+        if (t.name.substr(0, 10) != "output_hc_") specs.push_back(std::move(t));
     return specs;
 }
 
 ds4_status bind_mtp(ds4_model &m, Binder &b, MtpNames names, ds4_error *err) {
     auto w = std::make_unique<MtpWeights>();
     std::string p = names == MtpNames::ds4 ? "mtp.0." : "blk." + std::to_string(m.shape.n_layer) + ".";
-    ds4_status st = b.layer(p, 0, &w->block, err);
+    ds4_status st = b.layer(p, 0, false, &w->block, err);
     if (st != DS4_OK) return st;
     if (names == MtpNames::ds4) {
         w->e_proj = b.matrix(p + "e_proj.weight");
@@ -198,8 +205,10 @@ void check_vocabulary(const ds4_gguf &g, const ds4_shape &s, Findings &out) {
     }
     for (const char *key : {"bos", "eos", "padding", "unknown", "eot"}) {
         std::string name = std::string("tokenizer.ggml.") + key + "_token_id";
-        uint64_t id;
-        if (g.find_kv(name) && (!g.kv_u64(name, &id) || id >= s.n_vocab))
+        double id;
+        const bool number = g.kv_f64(name, &id);
+        if (number && (id == -1 || id == 4294967295.0)) continue;  // writers' way of saying "none"
+        if (g.find_kv(name) && (!number || id < 0 || id >= s.n_vocab))
             out.add("metadata " + name + " is not an id below " + std::to_string(s.n_vocab));
     }
 }
@@ -218,9 +227,12 @@ std::string extra_tensors(const ds4_gguf &g, const std::vector<TensorSpec> &spec
     return std::to_string(n) + " tensor(s) that the model does not use: " + text + (n > 8 ? ", ..." : "");
 }
 
+// Leaves room in a ds4_error for the sentence before the list.
+constexpr size_t kReportBytes = 30000;
+
 ds4_status refuse(const char *path, const ds4_shape &s, const Findings &f, ds4_error *err) {
     return fail(err, DS4_E_UNSUPPORTED, "%s is not a model that ds4 can run: %zu difference(s) from the nearest shape '%s'\n%s",
-                path, f.size(), s.name, f.text().c_str());
+                escape_name(path, 1024).c_str(), f.size(), s.name, f.text(kReportBytes).c_str());
 }
 
 // Metadata, directory and the first bytes of every tensor: tells files apart without reading gigabytes.
@@ -244,10 +256,12 @@ ds4_status open_mtp(ds4_model &m, const char *path, ds4_error *err) {
     m.mtp_file = std::make_unique<ds4_gguf>();
     ds4_status st = read_gguf(path, m.mtp_file.get(), err);
     if (st != DS4_OK) return st;
+    st = check_architecture(*m.mtp_file, err);
+    if (st != DS4_OK) return st;
     MtpNames names = mtp_names(*m.mtp_file, m.shape);
     if (names == MtpNames::none)
-        return fail(err, DS4_E_UNSUPPORTED, "%s holds no MTP block: neither mtp.0.e_proj.weight nor blk.%u.nextn.eh_proj.weight",
-                    path, m.shape.n_layer);
+        return fail(err, DS4_E_UNSUPPORTED, "%s holds no MTP block: no tensor is named mtp.0.* or blk.%u.*",
+                    escape_name(path, 1024).c_str(), m.shape.n_layer);
     Findings f;
     check_tensors(*m.mtp_file, mtp_specs(names, m.shape), f);
     if (!f.empty()) return refuse(path, m.shape, f, err);
@@ -267,7 +281,8 @@ ds4_status bind_main(ds4_model &m, ds4_error *err) {
     m.head = b.hyper("output_hc_");
     m.layers.resize(m.shape.n_layer);
     for (uint32_t i = 0; i < m.shape.n_layer; i++) {
-        st = b.layer("blk." + std::to_string(i) + ".", m.shape.compress_ratio[i], &m.layers[i], err);
+        st = b.layer("blk." + std::to_string(i) + ".", m.shape.compress_ratio[i], i < m.shape.n_hash_layer,
+                     &m.layers[i], err);
         if (st != DS4_OK) return st;
     }
     st = b.owned(rope_frequencies(m.shape, false), &m.freqs_plain, err);

@@ -1,4 +1,5 @@
 // Looking for NaN and infinity in the weights themselves: hours of odd output have this cheap explanation.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <vector>
@@ -12,6 +13,7 @@ namespace ds4 {
 namespace {
 
 constexpr size_t kMaxReported = 20;
+constexpr uint64_t kPiece = 65536;  // values decoded at a time, whole blocks of every type
 
 struct Scan {
     Scan(ds4_pulse p, void *u) : pulse(p), ud(u) {}
@@ -21,7 +23,7 @@ struct Scan {
     ds4_progress progress{};
     std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
     std::string findings;
-    size_t n_tensors = 0;
+    size_t n_tensors = 0, pieces = 0;
 
     bool stopped() {
         auto now = std::chrono::steady_clock::now();
@@ -38,20 +40,24 @@ struct Scan {
             return true;
         }
         uint64_t stride = 0, n_rows = t.ne[1] * t.ne[2] * t.ne[3], bad = 0, first_row = 0, first_column = 0;
-        row_bytes(t.type, t.ne[0], &stride);
-        std::vector<float> row(t.ne[0]);
-        for (uint64_t r = 0; r < n_rows; r++) {
-            dequantize_row(t.type, t.data + r * stride, row.data(), t.ne[0]);
-            for (uint64_t c = 0; c < t.ne[0]; c++) {
-                if (std::isfinite(row[c])) continue;
-                if (!bad++) {
-                    first_row = r;
-                    first_column = c;
+        if (!row_bytes(t.type, t.ne[0], &stride)) return true;
+        std::vector<float> piece(std::min(t.ne[0], kPiece));
+        uint64_t piece_bytes = 0;
+        if (!row_bytes(t.type, piece.size(), &piece_bytes)) return true;  // the reader refuses such rows
+        for (uint64_t r = 0; r < n_rows; r++)
+            for (uint64_t c0 = 0; c0 < t.ne[0]; c0 += kPiece) {
+                const uint64_t n = std::min(kPiece, t.ne[0] - c0);
+                dequantize_row(t.type, t.data + r * stride + c0 / kPiece * piece_bytes, piece.data(), n);
+                for (uint64_t c = 0; c < n; c++) {
+                    if (std::isfinite(piece[c])) continue;
+                    if (!bad++) {
+                        first_row = r;
+                        first_column = c0 + c;
+                    }
                 }
+                progress.done += piece_bytes * n / piece.size();
+                if ((++pieces & 63) == 0 && stopped()) return false;
             }
-            progress.done += stride;
-            if ((r & 63) == 0 && stopped()) return false;
-        }
         if (!bad) return true;
         if (n_tensors++ < kMaxReported)
             findings += "\n" + escape_name({t.name, t.name_len}) + ": " + std::to_string(bad) +

@@ -1,4 +1,4 @@
-// The layers. Section names follow docs/model.md; shapes are per token of the batch.
+// The layers. Section names follow docs/model.md; shapes are per token of the chunk.
 #include "model/graph.h"
 
 #include <cmath>
@@ -85,7 +85,7 @@ void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint
     norm(s_.q, {}, s_.q, n * c.n_head, c.head_dim);
     rope(s_.q, freqs, n, c.n_head, c.head_dim, pos0, 1.0f);
     window_rows(w, cache, n, pos0, freqs);
-    // Compressors first: a row that this batch closes is visible to its closing token.
+    // Compressors first: a row that this chunk closes is visible to its closing token.
     if (w.ratio) compress(w.compressor, cache.attn, cache.compressed, w.ratio, c.head_dim, DS4_ROUND_FP8, n, pos0);
     const bool indexed = w.ratio == 4;
     if (indexed) {

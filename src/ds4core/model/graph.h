@@ -1,6 +1,6 @@
 // The forward pass, written once over the backend table. It never asks which backend it runs on.
 //
-// One call feeds a batch of n tokens at positions pos0.. through all layers; prefill and decode differ only in n.
+// One call feeds a chunk of n tokens at positions pos0.. through all layers; prefill and decode differ only in n.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,9 @@ struct GraphSettings {
     bool qat = true;             // FP8 / FP4 round trips of cache rows and indexer
     bool quantized = false;      // 8-bit activations for quantized weights
     uint32_t row_type = DS4_ROW_F16;
-    uint32_t chunk = 256;        // largest n
 };
 
-// Work space of one queue for batches of up to `chunk` tokens. Sizes in floats are n * the width named.
+// Work space of one queue for chunks of up to `chunk` tokens. Sizes in floats are n * the width named.
 class Scratch {
 public:
     Scratch() = default;
@@ -56,7 +55,7 @@ public:
     // tokens must be uploaded to scratch.tokens. Afterwards scratch.streams holds the input of the head.
     // between(layer) runs before each layer, and once more after the last; false stops, and so does the result.
     bool forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache, const std::function<bool(uint32_t)> &between);
-    // Logits of rows [first, first + n) of scratch.streams into scratch.logits; n <= Scratch::kLogitRows.
+    // Logits of n rows of `streams` into scratch.logits; n <= Scratch::kLogitRows.
     void head(const HyperWeights &hc, ds4_ref norm, ds4_ref streams, uint32_t n);
 
     // MTP: scratch.streams := e_proj rms(embed[token]) + h_proj rms(streams_in), for n rows; tokens in scratch.tokens.

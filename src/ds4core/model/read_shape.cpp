@@ -1,18 +1,62 @@
 // Comparing a file's metadata with the registered shapes, whole: every difference is reported, not the first.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <type_traits>
 
 #include "base/error.h"
 #include "model/shape.h"
 
 namespace ds4 {
 
-std::string Findings::text() const {
-    std::string all;
+namespace {
+
+// "0-2,5" for {0, 1, 2, 5}.
+std::string ranges(const std::vector<unsigned long> &sorted) {
+    std::string out;
+    for (size_t i = 0, j; i < sorted.size(); i = j) {
+        for (j = i + 1; j < sorted.size() && sorted[j] == sorted[j - 1] + 1;) j++;
+        if (!out.empty()) out += ',';
+        out += std::to_string(sorted[i]);
+        if (j - i > 1) out += '-' + std::to_string(sorted[j - 1]);
+    }
+    return out;
+}
+
+struct Joined {
+    std::string before, after;  // the text around the layer number, or the whole line in `before`
+    std::vector<unsigned long> layers;
+};
+
+}  // namespace
+
+std::string Findings::text(size_t limit) const {
+    const std::string mark = "tensor blk.";
+    std::vector<Joined> joined;
+    std::map<std::string, size_t> place;
     for (const std::string &line : lines_) {
-        if (!all.empty()) all += '\n';
-        all += line;
+        Joined j{line, "", {}};
+        if (line.compare(0, mark.size(), mark) == 0) {
+            char *end = nullptr;
+            const unsigned long layer = strtoul(line.c_str() + mark.size(), &end, 10);
+            j = {mark, std::string(end), {layer}};
+        }
+        auto [at, fresh] = place.emplace(j.before + '*' + j.after, joined.size());
+        if (fresh)
+            joined.push_back(std::move(j));
+        else if (!j.layers.empty())
+            joined[at->second].layers.push_back(j.layers[0]);
+    }
+    std::string all;
+    for (size_t i = 0; i < joined.size(); i++) {
+        const Joined &j = joined[i];
+        const std::string layers = ranges(j.layers);
+        const std::string line = j.before + (j.layers.size() > 1 ? '{' + layers + '}' : layers) + j.after;
+        if (all.size() + line.size() > limit) return all + "\n... and " + std::to_string(joined.size() - i) + " more";
+        all += (all.empty() ? "" : "\n") + line;
     }
     return all;
 }
@@ -30,42 +74,45 @@ struct Field {
     const char *key;
     double (*get)(const ds4_shape &);
     bool optional;
+    bool exact;  // counts are equal or not; floats may carry the rounding of their writer
 };
 
-#define FIELD(key, expr, optional) {key, [](const ds4_shape &s) -> double { return static_cast<double>(expr); }, optional}
+#define FIELD(key, member, optional) \
+    {key, [](const ds4_shape &s) { return static_cast<double>(s.member); }, optional, \
+     std::is_integral_v<decltype(ds4_shape::member)>}
 // The same in every member of the family.
-#define FIXED(key, value, optional) {key, [](const ds4_shape &) -> double { return value; }, optional}
+#define FIXED(key, value, optional) {key, [](const ds4_shape &) -> double { return value; }, optional, true}
 
 const Field fields[] = {
-    FIELD("embedding_length", s.n_embd, false),
-    FIELD("attention.head_count", s.n_head, false),
+    FIELD("embedding_length", n_embd, false),
+    FIELD("attention.head_count", n_head, false),
     FIXED("attention.head_count_kv", 1, false),
-    FIELD("attention.key_length", s.head_dim, false),
-    FIELD("attention.value_length", s.head_dim, false),
-    FIELD("rope.dimension_count", s.n_rot, false),
-    FIELD("attention.q_lora_rank", s.q_lora, false),
-    FIELD("attention.output_lora_rank", s.o_lora, false),
-    FIELD("attention.output_group_count", s.o_groups, false),
-    FIELD("expert_count", s.n_expert, false),
-    FIELD("expert_used_count", s.n_expert_used, false),
-    FIELD("expert_shared_count", s.n_expert_shared, false),
-    FIELD("expert_feed_forward_length", s.n_ff, false),
-    FIELD("hash_layer_count", s.n_hash_layer, false),
-    FIELD("attention.sliding_window", s.window, false),
-    FIELD("attention.indexer.head_count", s.n_index_head, false),
-    FIELD("attention.indexer.key_length", s.index_dim, false),
-    FIELD("attention.indexer.top_k", s.index_top_k, false),
-    FIELD("hyper_connection.count", s.n_hc, false),
-    FIELD("hyper_connection.sinkhorn_iterations", s.sinkhorn_iterations, false),
-    FIELD("expert_weights_scale", s.expert_scale, false),
-    FIELD("attention.layer_norm_rms_epsilon", s.norm_eps, false),
-    FIELD("hyper_connection.epsilon", s.hc_eps, false),
-    FIELD("rope.freq_base", s.rope_base, false),
-    FIELD("attention.compress_rope_freq_base", s.compress_rope_base, false),
-    FIELD("rope.scaling.factor", s.yarn_factor, true),
-    FIELD("rope.scaling.original_context_length", s.yarn_original_ctx, true),
-    FIELD("rope.scaling.yarn_beta_fast", s.yarn_beta_fast, true),
-    FIELD("rope.scaling.yarn_beta_slow", s.yarn_beta_slow, true),
+    FIELD("attention.key_length", head_dim, false),
+    FIELD("attention.value_length", head_dim, false),
+    FIELD("rope.dimension_count", n_rot, false),
+    FIELD("attention.q_lora_rank", q_lora, false),
+    FIELD("attention.output_lora_rank", o_lora, false),
+    FIELD("attention.output_group_count", o_groups, false),
+    FIELD("expert_count", n_expert, false),
+    FIELD("expert_used_count", n_expert_used, false),
+    FIELD("expert_shared_count", n_expert_shared, false),
+    FIELD("expert_feed_forward_length", n_ff, false),
+    FIELD("hash_layer_count", n_hash_layer, false),
+    FIELD("attention.sliding_window", window, false),
+    FIELD("attention.indexer.head_count", n_index_head, false),
+    FIELD("attention.indexer.key_length", index_dim, false),
+    FIELD("attention.indexer.top_k", index_top_k, false),
+    FIELD("hyper_connection.count", n_hc, false),
+    FIELD("hyper_connection.sinkhorn_iterations", sinkhorn_iterations, false),
+    FIELD("expert_weights_scale", expert_scale, false),
+    FIELD("attention.layer_norm_rms_epsilon", norm_eps, false),
+    FIELD("hyper_connection.epsilon", hc_eps, false),
+    FIELD("rope.freq_base", rope_base, false),
+    FIELD("attention.compress_rope_freq_base", compress_rope_base, false),
+    FIELD("rope.scaling.factor", yarn_factor, true),
+    FIELD("rope.scaling.original_context_length", yarn_original_ctx, true),
+    FIELD("rope.scaling.yarn_beta_fast", yarn_beta_fast, true),
+    FIELD("rope.scaling.yarn_beta_slow", yarn_beta_slow, true),
     FIXED("expert_group_count", 0, true),
     FIXED("expert_group_used_count", 0, true),
     FIXED("expert_gating_func", 4, true),  // 4 = sqrt(softplus) in llama.cpp's numbering
@@ -74,7 +121,10 @@ const Field fields[] = {
 const std::string prefix = "deepseek4.";
 
 // Writers store the same number as u32, u64, f32 or f64: equal within a float32's precision.
-bool same(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b)); }
+bool same(double a, double b, bool exact) {
+    if (exact || !std::isfinite(a) || !std::isfinite(b)) return a == b;
+    return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b));
+}
 
 void compare_field(const ds4_gguf &g, const Field &f, const ds4_shape &s, Findings &out) {
     std::string key = prefix + f.key;
@@ -83,7 +133,7 @@ void compare_field(const ds4_gguf &g, const Field &f, const ds4_shape &s, Findin
         if (!f.optional) out.add("metadata " + key + " is missing (" + s.name + " has " + number(want) + ")");
     } else if (!g.kv_f64(key, &found)) {
         out.add("metadata " + key + " is not a number (" + s.name + " has " + number(want) + ")");
-    } else if (!same(found, want)) {
+    } else if (!same(found, want, f.exact)) {
         out.add("metadata " + key + " is " + number(found) + ", " + s.name + " has " + number(want));
     }
 }
@@ -111,7 +161,7 @@ void compare_array(const ds4_gguf &g, const char *name, const ds4_shape &s, bool
         return;
     }
     for (uint32_t i = 0; i < s.n_layer; i++)
-        if (!same(v[i], want(i)))
+        if (!same(v[i], want(i), false))
             out.add("metadata " + key + "[" + number(i) + "] is " + number(v[i]) + ", " + s.name + " has " +
                     number(want(i)));
 }
@@ -126,7 +176,7 @@ Findings compare(const ds4_gguf &g, const ds4_shape &s, uint32_t n_nextn) {
         out.add("metadata " + key + " is " + number(static_cast<double>(blocks)) + ", " + s.name + " has " +
                 number(s.n_layer) + (n_nextn ? " plus the MTP layers" : ""));
     // vocab_size may be absent: then the embedding's rows count, which the tensor check compares.
-    compare_field(g, FIELD("vocab_size", s.n_vocab, true), s, out);
+    compare_field(g, FIELD("vocab_size", n_vocab, true), s, out);
     for (const Field &f : fields) compare_field(g, f, s, out);
     compare_array(g, "attention.compress_ratios", s, false,
                   [&](uint32_t i) { return static_cast<double>(s.compress_ratio[i]); }, out);
@@ -144,7 +194,9 @@ Findings compare(const ds4_gguf &g, const ds4_shape &s, uint32_t n_nextn) {
     return out;
 }
 
-ds4_status check_architecture(const ds4_gguf &g, FileShape *out, ds4_error *err) {
+}  // namespace
+
+ds4_status check_architecture(const ds4_gguf &g, ds4_error *err) {
     std::string_view arch;
     if (!g.kv_string("general.architecture", &arch)) {
         std::string_view type;
@@ -152,11 +204,7 @@ ds4_status check_architecture(const ds4_gguf &g, FileShape *out, ds4_error *err)
             return fail(err, DS4_E_UNSUPPORTED, "this is a GGUF of type '%s', not a model", escape_name(type).c_str());
         return fail(err, DS4_E_UNSUPPORTED, "metadata general.architecture is missing: not a model file");
     }
-    out->architecture = std::string(arch);
-    if (arch == "deepseek4") {
-        out->architecture_ok = true;
-        return DS4_OK;
-    }
+    if (arch == "deepseek4") return DS4_OK;
     const char *hint = "ds4 runs DeepSeek V4 Flash and Pro (architecture deepseek4) and no other family";
     if (arch.substr(0, 11) == "deepseek4.1" || arch.substr(0, 11) == "deepseek_v4" || arch == "deepseek41" ||
         arch == "deepseek4-1" || arch == "deepseek_v41")
@@ -168,10 +216,8 @@ ds4_status check_architecture(const ds4_gguf &g, FileShape *out, ds4_error *err)
     return fail(err, DS4_E_UNSUPPORTED, "architecture '%s' is not supported: %s", escape_name(arch).c_str(), hint);
 }
 
-}  // namespace
-
 ds4_status read_shape(const ds4_gguf &g, FileShape *out, ds4_error *err) {
-    ds4_status st = check_architecture(g, out, err);
+    ds4_status st = check_architecture(g, err);
     if (st != DS4_OK) return st;
     uint64_t nextn = 0;
     if (g.kv_u64(prefix + "nextn_predict_layers", &nextn) && nextn > 1)
@@ -180,10 +226,11 @@ ds4_status read_shape(const ds4_gguf &g, FileShape *out, ds4_error *err) {
     // llama.cpp counts the MTP layer in block_count only in its MTP files; tell them by the tensors they carry.
     uint64_t blocks = 0;
     g.kv_u64(prefix + "block_count", &blocks);
-    out->n_nextn = nextn && blocks && g.find_tensor("blk." + std::to_string(blocks - 1) + ".nextn.enorm.weight") ? 1 : 0;
+    const std::string last = "blk." + std::to_string(blocks ? blocks - 1 : 0) + ".nextn.enorm.weight";
+    const uint32_t n_nextn = nextn && g.find_tensor(last) ? 1 : 0;
     bool first = true;
     for (const ds4_shape &s : known_shapes()) {
-        Findings f = compare(g, s, out->n_nextn);
+        Findings f = compare(g, s, n_nextn);
         if (first || f.size() < out->problems.size()) {
             out->shape = s;
             out->problems = std::move(f);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace ds4 {
 
@@ -15,7 +16,7 @@ std::vector<float> rope_frequencies(const ds4_shape &s, bool compressed) {
     // YaRN: dimensions that turn often keep their frequency, slow ones are stretched by the factor.
     const double n = s.n_rot, log_base = std::log(static_cast<double>(base));
     auto dimension = [&](double turns) {
-        return n * std::log(static_cast<double>(s.yarn_original_ctx) / (turns * 2 * M_PI)) / (2 * log_base);
+        return n * std::log(static_cast<double>(s.yarn_original_ctx) / (turns * 2 * std::numbers::pi)) / (2 * log_base);
     };
     double low = std::max(std::floor(dimension(s.yarn_beta_fast)), 0.0);
     double high = std::min(std::ceil(dimension(s.yarn_beta_slow)), n - 1);

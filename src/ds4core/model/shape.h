@@ -18,22 +18,23 @@ public:
     void add(std::string line) { lines_.push_back(std::move(line)); }
     bool empty() const { return lines_.empty(); }
     size_t size() const { return lines_.size(); }
-    std::string text() const;
+    // One line each, lines that differ only in the layer number joined ("blk.{0-2,5}."), at most `limit` bytes with a
+    // note of what was left out.
+    std::string text(size_t limit) const;
 
 private:
     std::vector<std::string> lines_;
 };
 
-// What a file says about itself. Fields that the file lacks are listed in `missing` and keep the nearest shape's value.
+// What a file says about itself.
 struct FileShape {
     ds4_shape shape{};          // the registered shape that matches best
-    bool architecture_ok = false;
-    std::string architecture;
-    uint32_t n_nextn = 0;       // MTP layers counted in block_count (llama.cpp's MTP files)
     Findings problems;          // empty: the metadata is exactly a registered shape
 };
 
-// DS4_E_UNSUPPORTED for another architecture (named, with a hint). Metadata differences go to out->problems.
+// DS4_E_UNSUPPORTED for another architecture, named and with a hint.
+ds4_status check_architecture(const ds4_gguf &g, ds4_error *err);
+// As check_architecture; differences of the metadata go to out->problems.
 ds4_status read_shape(const ds4_gguf &g, FileShape *out, ds4_error *err);
 
 }  // namespace ds4

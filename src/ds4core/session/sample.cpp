@@ -35,13 +35,46 @@ ds4_status check(const ds4_sampling &p, ds4_error *err) {
 
 struct Candidate {
     int32_t id;
+    float logit;
     float p;  // relative to the best token, whose p is 1
 };
 
-int32_t draw(const std::vector<Candidate> &c, uint64_t *rng) {
+// By logit, not by p: exp rounds different logits to equal numbers.
+bool better(const Candidate &a, const Candidate &b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+double mass(const std::vector<Candidate> &c) {
     double total = 0;
     for (const Candidate &x : c) total += x.p;
-    double at = uniform(rng) * total;
+    return total;
+}
+
+// The best top_k, and of these the fewest whose share reaches top_p. Sorts no more than it needs: the vocabulary is
+// large and the nucleus small.
+void cut(std::vector<Candidate> &c, uint32_t top_k, float top_p) {
+    size_t sorted = top_k ? std::min<size_t>(top_k, c.size()) : std::min<size_t>(64, c.size());
+    std::partial_sort(c.begin(), c.begin() + static_cast<ptrdiff_t>(sorted), c.end(), better);
+    if (top_k) c.resize(sorted);
+    if (top_p >= 1) return;
+    const double wanted = top_p * mass(c);
+    double sum = 0;
+    for (size_t keep = 0; keep < c.size();) {
+        if (keep == sorted) {
+            const size_t more = std::min(4 * sorted, c.size());
+            std::partial_sort(c.begin() + static_cast<ptrdiff_t>(sorted), c.begin() + static_cast<ptrdiff_t>(more), c.end(),
+                              better);
+            sorted = more;
+        }
+        sum += c[keep++].p;
+        if (sum < wanted) continue;
+        c.resize(keep);
+        return;
+    }
+}
+
+int32_t draw(const std::vector<Candidate> &c, uint64_t *rng) {
+    double at = uniform(rng) * mass(c);
     for (const Candidate &x : c) {
         at -= x.p;
         if (at < 0) return x.id;
@@ -66,17 +99,9 @@ ds4_status sample(const float *logits, size_t n, const ds4_sampling &p, uint64_t
         for (size_t i = 0; i < n; i++) {
             if (!std::isfinite(logits[i])) continue;
             float q = std::exp((logits[i] - top) / p.temperature);
-            if (q >= p.min_p && q > 0) c.push_back({static_cast<int32_t>(i), q});
+            if (q >= p.min_p && q > 0) c.push_back({static_cast<int32_t>(i), logits[i], q});
         }
-        if (p.top_p < 1 || p.top_k > 0) {
-            std::stable_sort(c.begin(), c.end(), [](const Candidate &a, const Candidate &b) { return a.p > b.p; });
-            if (p.top_k && c.size() > p.top_k) c.resize(p.top_k);
-            double total = 0, sum = 0;
-            for (const Candidate &x : c) total += x.p;
-            size_t keep = 0;
-            while (keep < c.size() && (keep == 0 || sum < p.top_p * total)) sum += c[keep++].p;
-            c.resize(keep);
-        }
+        if (p.top_p < 1 || p.top_k > 0) cut(c, p.top_k, p.top_p);
         *token = draw(c, rng);
     }
     if (logprob) {

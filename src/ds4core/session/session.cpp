@@ -1,8 +1,8 @@
+// Moving a session: chunk by chunk through the graph, each one whole or undone.
 #include "session/session.h"
 
+#include <algorithm>
 #include <cmath>
-#include <new>
-#include <string>
 
 #include "base/error.h"
 
@@ -21,12 +21,12 @@ uint64_t stream_bytes(const ds4_session &s) { return uint64_t{s.model->shape.n_h
 
 // Asks the caller whether to go on; at most every 50 ms, but a cancel is seen at once.
 bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
-    if (s.cancel.load()) return false;
+    if (s.phase.load() == Phase::stopping) return false;
     auto now = std::chrono::steady_clock::now();
     if (!s.pulse || now - s.last_pulse < std::chrono::milliseconds(50)) return true;
     s.last_pulse = now;
     ds4_progress p{done, total};
-    return s.pulse(s.pulse_ud, &p) == 0 && !s.cancel.load();
+    return s.pulse(s.pulse_ud, &p) == 0 && s.phase.load() != Phase::stopping;
 }
 
 ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err) {
@@ -45,7 +45,7 @@ void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
     s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
 }
 
-// Give the MTP block the pairs (streams of p, token p + 1) that this batch completes. The streams of the last
+// Give the MTP block the pairs (streams of p, token p + 1) that this chunk completes. The streams of the last
 // position move to their place only when all went well.
 ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
@@ -62,8 +62,8 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
     return st;
 }
 
-// Logits of the batch's rows: all of them to `out`, or only the last to the session.
-void read_logits(ds4_session &s, uint32_t n, float *out) {
+// Logits of the chunk's rows: all of them to `out`, or only the last; that one also to `last`. False when stopped.
+bool read_logits(ds4_session &s, uint32_t n, float *out, float *last, uint64_t done, uint64_t total) {
     const ds4_model &m = *s.model;
     const uint64_t row = stream_bytes(s), vocab = m.shape.n_vocab;
     for (uint32_t i = out ? 0 : n - 1; i < n;) {
@@ -71,41 +71,59 @@ void read_logits(ds4_session &s, uint32_t n, float *out) {
         s.graph->head(m.head, m.output_norm, advance(s.scratch.streams, i * row), k);
         if (out) m.ops->download(s.queue, out + i * vocab, s.scratch.logits, k * vocab * 4);
         i += k;
-        if (i == n) m.ops->download(s.queue, s.logits.data(), advance(s.scratch.logits, (k - 1) * vocab * 4), vocab * 4);
+        if (i == n)
+            m.ops->download(s.queue, last, advance(s.scratch.logits, (k - 1) * vocab * 4), vocab * 4);
+        else if (!keep_going(s, done, total))
+            return false;
     }
+    return true;
 }
 
-// One batch. On anything but DS4_OK the session is as before it.
-ds4_status eval_batch(ds4_session &s, const int32_t *tokens, uint32_t n, float *logits, uint64_t done, uint64_t total,
+// A chunk that ends in any other way than commit() is undone, by an exception too.
+class Undo {
+public:
+    Undo(ds4_session &s, bool several) : s_(s), several_(several) {
+        if (several_) s_.cache.save_states(s_.queue);
+    }
+    ~Undo() {
+        if (done_) return;
+        s_.model->ops->queue_wait(s_.queue, nullptr);  // a failure that nobody asked for yet ends here
+        if (several_) s_.cache.restore_states(s_.queue);
+    }
+    void commit() { done_ = true; }
+
+private:
+    ds4_session &s_;
+    bool several_, done_ = false;
+};
+
+// One chunk. On anything but DS4_OK the session is as before it.
+ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *logits, uint64_t done, uint64_t total,
                       ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
-    const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size());
-    if (n > 1) s.cache.save_states(s.queue);
+    const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size()), n_layer = s.model->shape.n_layer;
+    s.tokens.reserve(pos0 + n);  // nothing may throw between the last check and the commit
+    Undo undo(s, n > 1);
     ops->upload(s.queue, s.scratch.tokens, tokens, uint64_t{n} * 4);
-    const bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
+    bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
         if (s.tap) show_streams(s, layer, pos0, n);
-        return layer == s.model->shape.n_layer || keep_going(s, done, total);
+        return layer == n_layer || keep_going(s, done + uint64_t{n} * layer / n_layer, total);
     });
-    std::vector<float> before;
-    if (whole) {
-        before = s.logits;
-        read_logits(s, n, logits);
-    }
+    whole = whole && read_logits(s, n, logits, s.next_logits.data(), done + n, total);
     ds4_status st = ops->queue_wait(s.queue, err);
-    if (st == DS4_OK && !whole)
-        st = fail(err, DS4_E_CANCELLED, "stopped after %llu of %llu tokens; the session stands at position %u",
-                  static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), pos0);
-    for (size_t i = 0; st == DS4_OK && i < s.logits.size(); i++)
-        if (!std::isfinite(s.logits[i]))
-            st = fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
-                      i, pos0 + n - 1);
-    if (st == DS4_OK && s.mtp_streams) st = feed_mtp(s, tokens, n, pos0, err);
-    if (st != DS4_OK) {
-        if (n > 1) s.cache.restore_states(s.queue);
-        if (whole) s.logits = before;
-        return st;
-    }
+    if (st != DS4_OK) return st;
+    if (!whole)
+        return fail(err, DS4_E_CANCELLED, "stopped after %llu of %llu tokens; the session stands at position %u",
+                    static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), pos0);
+    for (size_t i = 0; i < s.next_logits.size(); i++)
+        if (!std::isfinite(s.next_logits[i]))
+            return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
+                        i, pos0 + n - 1);
+    if (s.mtp_streams) st = feed_mtp(s, tokens, n, pos0, err);
+    if (st != DS4_OK) return st;
+    s.logits.swap(s.next_logits);
     s.tokens.insert(s.tokens.end(), tokens, tokens + n);
+    undo.commit();
     return DS4_OK;
 }
 
@@ -120,7 +138,7 @@ ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *
     s.model->ops->margins_reset(s.queue);
     for (size_t i = 0; i < n && st == DS4_OK;) {
         const uint32_t k = static_cast<uint32_t>(std::min<size_t>(n - i, s.options.chunk));
-        st = eval_batch(s, tokens + i, k, logits ? logits + i * s.model->shape.n_vocab : nullptr, i, n, err);
+        st = eval_chunk(s, tokens + i, k, logits ? logits + i * s.model->shape.n_vocab : nullptr, i, n, err);
         i += k;
     }
     s.margins = s.model->ops->margins(s.queue);
@@ -194,7 +212,8 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
         st = m->ops->buffer_alloc(m->device, (uint64_t{o.chunk} + 1) * stream_bytes(*s), &s->mtp_streams, err);
     if (st != DS4_OK) return st;
     s->logits.resize(m->shape.n_vocab);
-    s->graph = std::make_unique<Graph>(*m, GraphSettings{o.qat != 0, o.activations == DS4_ACT_QUANTIZED, row_type, o.chunk},
+    s->next_logits.resize(m->shape.n_vocab);
+    s->graph = std::make_unique<Graph>(*m, GraphSettings{o.qat != 0, o.activations == DS4_ACT_QUANTIZED, row_type},
                                        s->queue, s->scratch);
     m->ops->margins_reset(s->queue);
     s->margins = m->ops->margins(s->queue);

@@ -10,6 +10,11 @@
 #include "kv/cache.h"
 #include "model/graph.h"
 
+namespace ds4 {
+// Who is inside a session. One atomic, so that a cancel meets the running call or nothing.
+enum class Phase : int { idle, running, stopping };
+}  // namespace ds4
+
 struct ds4_session {
     ds4_session() = default;
     ~ds4_session();
@@ -21,14 +26,14 @@ struct ds4_session {
     ds4::Scratch scratch;
     ds4::KvCache cache;
     std::unique_ptr<ds4::Graph> graph;
-    // with_mtp: streams of the last position (row 0) and of the running batch (rows 1..), float32 [n_hc * n_embd].
+    // with_mtp: streams of the last position (row 0) and of the running chunk (rows 1..), float32 [n_hc * n_embd].
     ds4_buffer *mtp_streams = nullptr;
 
     std::vector<int32_t> tokens;
     std::vector<float> logits;  // [n_vocab] of the last position; valid when tokens is not empty
+    std::vector<float> next_logits;  // of the chunk that runs, until it is known to be good
 
-    std::atomic<bool> busy{false};
-    std::atomic<bool> cancel{false};
+    std::atomic<ds4::Phase> phase{ds4::Phase::idle};
     ds4_pulse pulse = nullptr;
     void *pulse_ud = nullptr;
     ds4_tap tap = nullptr;

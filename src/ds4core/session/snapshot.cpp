@@ -2,6 +2,8 @@
 //
 // Layout: Header, tokens int32 [n], logits float32 [n_vocab], the cache's segments in their order, with_mtp: streams
 // of the last position. The header carries the length and a hash of all that follows it.
+#include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "base/error.h"
@@ -115,6 +117,17 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
         return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: %u positions take %llu bytes, found %llu", h.n_tokens,
                     static_cast<unsigned long long>(body), static_cast<unsigned long long>(n_bytes - sizeof(h)));
     if (hash_bytes(p, body) != h.body_hash) return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: the checksum differs");
+    for (uint32_t i = 0; i < h.n_tokens; i++) {
+        int32_t id;
+        memcpy(&id, p + 4u * i, 4);
+        if (id < 0 || static_cast<uint32_t>(id) >= h.n_vocab)
+            return fail(err, DS4_E_SNAPSHOT, "the snapshot's token %u is %d, outside the vocabulary", i, id);
+    }
+    for (uint32_t i = 0; h.n_tokens && i < h.n_vocab; i++) {
+        float logit;
+        memcpy(&logit, p + 4u * h.n_tokens + 4u * i, 4);
+        if (!std::isfinite(logit)) return fail(err, DS4_E_SNAPSHOT, "the snapshot's logit %u is not finite", i);
+    }
     // All is checked: from here on nothing can fail but the device.
     const ds4_backend_ops *ops = s.model->ops;
     s.tokens.resize(h.n_tokens);

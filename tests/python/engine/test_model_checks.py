@@ -21,6 +21,8 @@ from support.gguf_write import (
     array,
     boolean,
     f32,
+    f64,
+    i32,
     string,
     u32,
     u64,
@@ -233,3 +235,74 @@ print("alive")
 """
     done = subprocess.run([sys.executable, "-c", code, os.fspath(path)], capture_output=True, text=True, check=False)
     assert done.stdout == "alive\n", done.stderr
+
+
+def test_a_tensor_that_does_not_belong_changes_nothing(write: Callable[..., Path]) -> None:
+    """Names of one kind of layer on another kind: unchecked, so they must stay unused."""
+    foreign = [
+        Tensor("blk.3.ffn_gate_tid2eid.weight", GGMLType.I32, (6, 512), np.full(3072, 2**30, "<i4").tobytes()),
+        Tensor("blk.4.ffn_gate_tid2eid.weight", GGMLType.F32, (1,), bytes(4)),
+        Tensor("blk.0.indexer.proj.weight", GGMLType.F32, (1,), bytes(4)),
+        Tensor("blk.3.indexer_compressor_ape.weight", GGMLType.F32, (3, 3), bytes(36)),
+    ]
+    tokens = list(range(40))
+    with ds4.Model.open(write()) as model, model.session(n_ctx=64) as session:
+        expected = session.eval_logits(tokens)
+    with ds4.Model.open(write(None, lambda t: [*t, *foreign])) as model, model.session(n_ctx=64) as session:
+        assert "4 tensor(s)" in model.warnings[0]
+        np.testing.assert_array_equal(session.eval_logits(tokens), expected)
+
+
+def test_infinite_weights_never_come_out_as_numbers(write: Callable[..., Path]) -> None:
+    """The FP8 round trip must not turn an infinity back into an ordinary value."""
+
+    def edit(tensors: list[Tensor]) -> list[Tensor]:
+        at = next(i for i, t in enumerate(tensors) if t.name == "blk.1.attn_kv_a_norm.weight")
+        values = np.frombuffer(tensors[at].data, "<f4").copy()
+        values[3] = np.inf
+        tensors[at] = dataclasses.replace(tensors[at], data=values.tobytes())
+        return tensors
+
+    with ds4.Model.open(write(None, edit)) as model:
+        for qat in (True, False):
+            with model.session(n_ctx=16, qat=qat) as session, pytest.raises(ds4.WeightDataError, match="not finite"):
+                session.eval([1, 2, 3])
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 256.0001, -256.0])
+def test_numbers_that_are_nearly_right_are_wrong(refused: Refused, value: float) -> None:
+    assert "deepseek4.embedding_length is" in refused({"deepseek4.embedding_length": f64(value)})
+    if not np.isfinite(value):
+        assert "deepseek4.rope.freq_base is" in refused({"deepseek4.rope.freq_base": f64(value)})
+
+
+def test_missing_layers_are_told_in_short(refused: Refused) -> None:
+    text = refused(None, lambda tensors: [t for t in tensors if not str(t.name).startswith(("blk.0.", "blk.1."))])
+    assert "tensor blk.{0-1}.attn_norm.weight is missing" in text, text
+    text = refused(None, lambda tensors: [t for t in tensors if t.name != "blk.3.ffn_gate_exps.weight"])
+    assert "1 difference(s)" in text and "must share" not in text, text
+    text = refused(None, lambda tensors: [])
+    assert "... and" not in text and len(text) < 30_000, "the whole list fits into one message"
+
+
+def test_no_token_is_a_way_to_have_none(write: Callable[..., Path]) -> None:
+    for none in (u32(2**32 - 1), i32(-1)):
+        ds4.Model.open(write({"tokenizer.ggml.padding_token_id": none})).close()
+
+
+def test_an_mtp_file_must_be_one_of_this_family_and_whole(
+    write: Callable[..., Path], tmp_path: Path, parts: tuple[dict[str, Value | Raw], list[Tensor]]
+) -> None:
+    main = write()
+    tensors = tiny_tensors("flash", part="mtp", types=RECIPES["q8"])
+    other = {**tiny_metadata("flash", part="mtp"), "general.architecture": string("llama")}
+    path = write_gguf(tmp_path / "mtp.gguf", other, tensors)
+    with pytest.raises(ds4.UnsupportedModelError, match="llama"):
+        ds4.Model.open(main, mtp=path)
+    whole = [t for t in tensors if t.name != "mtp.0.h_proj.weight"]
+    write_gguf(path, tiny_metadata("flash", part="mtp"), whole)
+    with pytest.raises(ds4.UnsupportedModelError, match=r"tensor mtp.0.h_proj.weight is missing"):
+        ds4.Model.open(main, mtp=path)
+    inside = write(None, lambda t: [*t, *(x for x in tensors if x.name != "mtp.0.e_proj.weight")])
+    with pytest.raises(ds4.UnsupportedModelError, match=r"tensor mtp.0.e_proj.weight is missing"):
+        ds4.Model.open(inside)

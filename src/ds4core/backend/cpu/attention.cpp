@@ -50,7 +50,8 @@ void indexer(ds4_queue *q, const ds4_args_indexer *a) {
                 q->kernels->dot_many(row, qt, dim, heads, dim, dots, 1);
                 float sum = 0;
                 for (size_t h = 0; h < heads; h++) sum += std::max(dots[h], 0.0f) * (wt[h] * a->scale);
-                scores[s] = sum;
+                // NaN has no order; it shows in the logits all the same, through attention.
+                scores[s] = std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum;
             }
         });
         q->margins.indexer = std::min(q->margins.indexer, select_top(scores, visible, k, q->lists.data(), out));

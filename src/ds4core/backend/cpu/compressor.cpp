@@ -53,12 +53,12 @@ void compress(ds4_queue *q, const ds4_args_compress *a) {
         const float *bias = ape + (pos0 + t) % r * width;
         for (size_t c = 0; c < width; c++) s[t * width + c] += bias[c];
     }
-    // A position of this batch is read from k, s; an earlier one from the rings, which are written last.
+    // A position of this chunk is read from k, s; an earlier one from the rings, which are written last.
     auto entry = [&](size_t pos, size_t column) {
         if (pos >= pos0) return Entry{k + (pos - pos0) * width + column, s + (pos - pos0) * width + column};
         return Entry{state_k + pos % ring * width + column, state_s + pos % ring * width + column};
     };
-    const size_t first = pos0 / r, last = end / r;  // groups first..last-1 close in this batch
+    const size_t first = pos0 / r, last = end / r;  // groups first..last-1 close in this chunk
     for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], dim);
     q->pool.run(last - first, (last - first) * r * dim * 16, [&](size_t b, size_t e, unsigned thread) {
         float *row = q->scratch[thread].data();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cache_view.h"
 #include "backend/cpu/kernels.h"
 #include "base/thread_pool.h"
 
@@ -46,7 +47,6 @@ inline const uint8_t *weight_row(const ds4_weight &w, uint32_t matrix, uint32_t 
 void decode_row(const Kernels *k, uint32_t type, const void *src, float *dst, size_t n);
 
 // Rows of a KV cache, stored as F32 or F16.
-inline size_t cache_row_bytes(uint32_t row_type, size_t dim) { return dim * (row_type == DS4_ROW_F16 ? 2 : 4); }
 void load_row(const Kernels *k, uint32_t row_type, const uint8_t *rows, size_t index, size_t dim, float *dst);
 void store_row(uint32_t row_type, uint8_t *rows, size_t index, size_t dim, const float *src);
 
@@ -55,7 +55,7 @@ void rope_row(float *x, size_t dim, size_t n_rot, const float *cosine, const flo
 // cosine, sine [n_rot / 2] of the float32 angles pos * freqs[i].
 void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float sign, float *cosine, float *sine);
 
-// Activations of a batch, ready to be multiplied with rows of one weight type: float32 as they are, or rounded to
+// Activations of a chunk, ready to be multiplied with rows of one weight type: float32 as they are, or rounded to
 // 8 bits once per row when `quantized` and the type has an integer product.
 class ActivationRows {
 public:

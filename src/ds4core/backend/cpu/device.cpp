@@ -1,4 +1,5 @@
 // Device, buffers and queue of the CPU backend, and its table.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -52,6 +53,20 @@ void buffer_free(ds4_buffer *b) {
     delete b;
 }
 
+// What ops keep in the queue's vectors: experts (gathered inputs, middle rows), indexer scores, rounded activations,
+// and per thread a decoded row with sums, or attention's block of rows with scores.
+uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t n_threads) {
+    const uint64_t pairs = uint64_t{chunk} * s->n_expert_used, longest = std::max(s->n_embd, s->n_ff);
+    const uint64_t heads = uint64_t{s->n_head} * s->head_dim;
+    const uint64_t shared = std::max<uint64_t>(pairs * s->n_ff, n_ctx / 4), gathered = pairs * s->n_embd;
+    const uint64_t widest = std::max({uint64_t{chunk} * heads, gathered, uint64_t{chunk} * s->n_hc * s->n_embd});
+    const uint64_t packed = widest / 32 * 36;  // an 8-bit block of 32 values with its scale
+    const uint64_t keys = s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128);
+    const uint64_t per_thread = std::max({longest + 2 * pairs, uint64_t{s->n_hc} * s->n_embd + chunk,
+                                          32 * uint64_t{s->head_dim} + s->n_head * keys});
+    return (shared + gathered + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
+}
+
 ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err) {
     try {
         *out = new ds4_queue(n_threads);
@@ -102,6 +117,7 @@ const ds4_backend_ops table = {
     buffer_alloc,
     buffer_import_host,
     buffer_free,
+    work_bytes,
     queue_create,
     queue_destroy,
     queue_wait,

@@ -58,8 +58,8 @@ std::atomic<const Kernels *> chosen{nullptr};
 const Kernels *active_kernels() {
     const Kernels *k = chosen.load();
     if (!k) {
-        k = at_level(best_level(detect_features()));
-        chosen.store(k);
+        const Kernels *best = at_level(best_level(detect_features()));
+        return chosen.compare_exchange_strong(k, best) ? best : k;  // a limit set meanwhile stays
     }
     return k;
 }

@@ -1,4 +1,4 @@
-// Matrix products of the CPU backend: each row of the weight is decoded once and meets every token of the batch.
+// Matrix products of the CPU backend: each row of the weight is decoded once and meets every token of the chunk.
 #include <algorithm>
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // Router and experts. The experts are computed expert by expert for all their tokens, so a weight row is decoded
-// once a batch; a token's parts are added in ascending expert order whatever the batch looks like.
+// once a chunk; a token's parts are added in ascending expert order whatever the chunk looks like.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -67,7 +67,7 @@ void swiglu(ds4_queue *q, const ds4_args_swiglu *a) {
 
 namespace {
 
-// The (token, choice) pairs of a batch sorted by expert, then token. `slot` numbers the rows of the middle layer.
+// The (token, choice) pairs of a chunk sorted by expert, then token. Pair numbers index the rows of the middle layer.
 struct Grouping {
     std::vector<uint32_t> first;   // [n_expert + 1]
     std::vector<uint32_t> token;   // [n * k]
@@ -79,13 +79,13 @@ struct Grouping {
         for (size_t e = 0; e < n_expert; e++) first[e + 1] += first[e];
         std::vector<uint32_t> next(first.begin(), first.end() - 1);
         for (size_t i = 0; i < n * k; i++) {
-            uint32_t slot = next[static_cast<size_t>(ids[i])]++;
-            token[slot] = static_cast<uint32_t>(i / k);
-            weight[slot] = weights[i];
+            uint32_t pair = next[static_cast<size_t>(ids[i])]++;
+            token[pair] = static_cast<uint32_t>(i / k);
+            weight[pair] = weights[i];
         }
     }
 
-    // fn(expert, first slot, number of slots) for every expert that was chosen, in ascending order.
+    // fn(expert, first pair, number of pairs) for every expert that was chosen, in ascending order.
     template <class F> void each(F &&fn) const {
         for (size_t e = 0; e + 1 < first.size(); e++)
             if (first[e + 1] > first[e]) fn(static_cast<uint32_t>(e), first[e], first[e + 1] - first[e]);
@@ -96,18 +96,18 @@ struct Grouping {
 
 void experts(ds4_queue *q, const ds4_args_experts *a) {
     const size_t n = a->n, k = a->k, dim = a->gate.n_in, width = a->gate.n_out, n_expert = a->gate.n_matrices;
-    const size_t slots = n * k, longest = std::max(dim, width);
+    const size_t pairs = n * k, longest = std::max(dim, width);
     const float *x = ptr(a->x);
     float *y = ptr(a->y);
     const Grouping groups(ptr<const int32_t>(a->ids), ptr(a->weights), n, k, n_expert);
-    for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], longest + 2 * slots);
-    float *mid = grow(q->shared, slots * width);
-    float *gathered = grow(q->shared2, slots * dim);  // the inputs in slot order, so an expert's rows are adjacent
-    for (size_t s = 0; s < slots; s++) memcpy(gathered + s * dim, x + groups.token[s] * dim, dim * sizeof(float));
+    for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], longest + 2 * pairs);
+    float *mid = grow(q->shared, pairs * width);
+    float *gathered = grow(q->shared2, pairs * dim);  // the inputs in pair order, so an expert's rows are adjacent
+    for (size_t s = 0; s < pairs; s++) memcpy(gathered + s * dim, x + groups.token[s] * dim, dim * sizeof(float));
 
-    const ActivationRows inputs(q, a->gate.type, gathered, slots, dim, dim, a->quantized, q->packed);
-    q->pool.run(width, width * dim * (2 * slots + k), [&](size_t b, size_t e, unsigned thread) {
-        float *tmp = q->scratch[thread].data(), *g = tmp + longest, *u = g + slots;
+    const ActivationRows inputs(q, a->gate.type, gathered, pairs, dim, dim, a->quantized, q->packed);
+    q->pool.run(width, width * dim * (2 * pairs + k), [&](size_t b, size_t e, unsigned thread) {
+        float *tmp = q->scratch[thread].data(), *g = tmp + longest, *u = g + pairs;
         groups.each([&](uint32_t expert, size_t s0, size_t m) {
             for (size_t r = b; r < e; r++) {
                 inputs.dot(weight_row(a->gate, expert, static_cast<uint32_t>(r)), s0, m, g, 1, tmp);
@@ -119,8 +119,8 @@ void experts(ds4_queue *q, const ds4_args_experts *a) {
         });
     });
 
-    const ActivationRows middle(q, a->down.type, mid, slots, width, width, a->quantized, q->packed);
-    q->pool.run(dim, width * dim * (slots + k), [&](size_t b, size_t e, unsigned thread) {
+    const ActivationRows middle(q, a->down.type, mid, pairs, width, width, a->quantized, q->packed);
+    q->pool.run(dim, width * dim * (pairs + k), [&](size_t b, size_t e, unsigned thread) {
         float *tmp = q->scratch[thread].data(), *part = tmp + longest;
         for (size_t t = 0; t < n; t++) memset(y + t * dim + b, 0, (e - b) * sizeof(float));
         groups.each([&](uint32_t expert, size_t s0, size_t m) {

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
+#include <limits>
 
 namespace ds4::cpu {
 
@@ -41,6 +40,10 @@ void round_blocks(float *x, size_t n, size_t block, float floor, float top, Roun
         size_t end = std::min(b + block, n);
         float amax = floor;
         for (size_t i = b; i < end; i++) amax = std::max(amax, std::fabs(x[i]));
+        if (!(amax <= std::numeric_limits<float>::max())) {  // infinity has no scale: let the damage show
+            std::fill(x + b, x + end, std::numeric_limits<float>::quiet_NaN());
+            continue;
+        }
         float scale = power_of_two_at_least(amax * (1.0f / top));
         for (size_t i = b; i < end; i++) x[i] = round(std::clamp(x[i] / scale, -top, top)) * scale;
     }

@@ -56,14 +56,15 @@ DS4_API ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char 
 
 /* Memory that a session of n_ctx positions takes, in bytes. */
 typedef struct ds4_memory_plan {
-    uint64_t weights_bytes;       /* mapped from the file: for the caller to fill, ds4_shape_memory sets 0 */
-    uint64_t window_bytes, compressed_bytes, indexer_bytes, compressor_bytes, scratch_bytes;
+    uint64_t window_bytes, compressed_bytes, indexer_bytes, compressor_bytes;
+    uint64_t scratch_bytes;       /* activations of a chunk, and the work space of the operations */
     uint64_t total_session_bytes; /* all of the line above */
 } ds4_memory_plan;
 
-/* rows_f16: 1 when cache rows are stored as F16. chunk: largest prefill chunk. */
+/* rows_f16: 1 when cache rows are stored as F16. chunk: largest prefill chunk. An upper bound: rows that are never
+ * written take no memory on most systems. */
 DS4_API void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                              ds4_memory_plan *out);
+                              uint32_t n_threads, ds4_memory_plan *out);
 
 /* Called between tensors and layers on the calling thread, at most every 50 ms; non-zero stops the work. */
 typedef struct ds4_progress {
