@@ -264,8 +264,8 @@ cdef class Session:
     def cancel(self) -> None:
         """Stop the call that is running, from any thread. Without one, do nothing.
 
-        The request travels by the pulse and not by ds4_session_cancel, whose flag would outlive a call that ends by
-        itself at the same moment, and stop the next one.
+        The request travels by the pulse and not by ds4_session_cancel, which would miss a call that has begun here but
+        not yet in the core.
         """
         if self.running:
             self.pulse.stop = True
