@@ -340,6 +340,7 @@ TOKENS, TYPES = small_table().tokens, small_table().token_type
         ({"tokens": swap(TOKENS, 260, "中")}, "token 260: '中' holds '中'"),
         ({"merges": swap(MERGES, 0, "he")}, "merge 0 is 'he', not two tokens"),
         ({"merges": swap(MERGES, 1, "ll l")}, "merge 1"),
+        ({"merges": swap(MERGES, 2, "hel l")}, "merge 2 needs 'hel', which is no earlier token"),
         ({"merges": MERGES[:-1]}, "token 271 has type 1"),
         ({"token_type": swap(TYPES, 274, 1)}, "token 274 has type 1"),
         ({"tokens": swap(TOKENS, 276, "｜dsml｜")}, "special token '｜DSML｜' is missing"),

@@ -94,6 +94,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("added_tokens/1/content", "<eos>"), "the id 1 belongs to"),
         (change("model/vocab/he", 260), "the id 260 belongs to"),
         (change("model/merges", ["h e"]), "token 260 is not an added token"),
+        (lambda d: d["added_tokens"].append({"id": 259, "content": "he"}), "token 259 is an added token"),
         (change("model", None), "tokenizer.json"),
     ],
 )

@@ -406,7 +406,12 @@ def test_nesting_is_limited(depth: int) -> None:
     text = f'\n\n<{D}tool_calls>\n<{D}invoke name="f">{opening}x' + f"</{D}parameter>" * depth
     c = collect(events_of([text + f"</{D}invoke></{D}tool_calls>"], "chat"))
     assert len(c.tool_calls) == 1
-    json.loads(c.tool_calls[0].arguments)
+    value: Any = json.loads(c.tool_calls[0].arguments)
+    levels = 0
+    while isinstance(value, dict):
+        value = next(iter(value.values()))
+        levels += 1
+    assert levels == min(depth, 17)  # the arguments and at most 16 parameters in parameters
 
 
 # Values
