@@ -1,7 +1,7 @@
 """Reading of a `tokenizer.json`, the form in which the tokenizer is published, into a GGUF token table.
 
-Only what V4's tokenizer needs is understood; anything that would make ids differ from V4's rules (another way of
-cutting text, a normalizer, other BPE options) is an error rather than a guess.
+Only what V4's tokenizer needs is understood; anything that would make ids differ from V4's rules (another
+way of cutting text, a normalizer, other BPE options) is an error rather than a guess.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def read_tokenizer_json(path: str | os.PathLike[str]) -> TokenTable:
     OSError
         The file cannot be read.
     ValueError
-        The file is not JSON, not a byte-level BPE that cuts text like V4, or its ids have gaps or are taken twice;
-        the text names the file and the difference.
+        The file is not JSON, not a byte-level BPE that cuts text like V4, or its ids have gaps or are taken
+        twice; the text names the file and the difference.
     """
     with open(path, encoding="utf-8") as file:
         text = file.read()
