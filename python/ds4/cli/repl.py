@@ -85,19 +85,26 @@ class Repl:
         failed = False
         if reader.interactive:
             note("/help lists the commands, Ctrl-D leaves")
-        while (line := reader.read()) is not None:
-            if line.strip() in ("/quit", "/exit"):
-                break
+        while True:
             try:
-                message = self._command(line) if line.startswith("/") else line
-                if message is not None and message.strip():
-                    self._turn(message)
+                line = reader.read()
+                if line is None or line.strip() in ("/quit", "/exit"):
+                    break
+                self._handle(line)
             except KeyboardInterrupt:
+                # Between two steps of this loop (a reply ends by itself): a person stays, a script ends.
+                if not reader.interactive:
+                    raise
                 note("interrupted")
             except (DS4Error, OSError, ValueError) as error:
                 failed = True
                 note(describe(error))
         return 1 if failed and not reader.interactive else 0
+
+    def _handle(self, line: str) -> None:
+        message = self._command(line) if line.startswith("/") else line
+        if message is not None and message.strip():
+            self._turn(message)
 
     def _turn(self, message: str) -> None:
         check_text(message, "message")

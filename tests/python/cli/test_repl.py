@@ -160,13 +160,29 @@ def test_terminal_conversation_and_history(terminal: Any, environment: dict[str,
     t.wait_for("ds4>")
     t.type("/wrong\r")
     t.wait_for("unknown command /wrong")
-    t.wait_for("ds4>")
+    t.type("half a line")
+    t.wait_for("half a line")
     t.type("\x03")
     t.wait_for("Ctrl-D or /quit leaves")
     t.type("/quit\r")
     assert t.child.wait(timeout=60) == 0
     history = (Path(environment["HOME"]) / ".ds4_history").read_text()
     assert "+hi" in history and "+/wrong" in history
+
+
+def test_ctrl_c_never_ends_a_conversation(terminal: Any) -> None:
+    """At whatever moment it comes: at the prompt, before it, or while a command is carried out."""
+    t = terminal(*OPTIONS)
+    t.wait_for("ds4>")
+    for i in range(12):
+        t.type("/wrong\r")
+        time.sleep(0.01 * i)
+        os.write(t.master, b"\x03")
+    time.sleep(1)
+    t.type("/help\r")
+    t.wait_for("/read FILE")
+    t.type("/quit\r")
+    assert t.child.wait(timeout=60) == 0
 
 
 def test_ctrl_c_stops_the_answer_and_returns_to_the_prompt(terminal: Any) -> None:
