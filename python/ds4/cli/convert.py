@@ -35,9 +35,7 @@ BF16, F16 or F32. OUT appears when it is complete; nothing is left when the conv
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--type", "recipe", type=click.Choice(list(RECIPES)), required=True, help="Type of the big matrices.")
-@click.option(
-    "--mtp-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the MTP block to its own file."
-)
+@click.option("--mtp-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the MTP block to its own file.")
 @click.option("--name", metavar="TEXT", help="Name of the model in the file. Default: the directory's name.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and check that it can be.")
 @click.option("--force", is_flag=True, help="Replace existing files.")

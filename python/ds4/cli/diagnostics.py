@@ -35,9 +35,7 @@ def print_tokens(path: Path, text: str, *, as_json: bool) -> None:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
     ids = tokenizer.encode(text, specials=True)
     if as_json:
-        print(
-            json.dumps({"n_tokens": len(ids), "tokens": [token_json(tokenizer, i) for i in ids]}, ensure_ascii=False)
-        )
+        print(json.dumps({"n_tokens": len(ids), "tokens": [token_json(tokenizer, i) for i in ids]}, ensure_ascii=False))
         return
     for i in ids:
         print(f"{i:>7}  {tokenizer.piece(i)}")

@@ -1,102 +1,26 @@
-"""The entry point of ``ds4``: commands, and what becomes of their errors.
+"""The entry point of ``ds4``.
 
-Exit codes: 0 done, 1 the work failed, 2 the command line is wrong, 130 ended by Ctrl-C. An error that a user can
-cause is one clear message on stderr; a traceback means a bug in ds4.
+Exit codes: 0 done, 1 the work failed, 2 the command line is wrong, 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
-import click
-
-import ds4
-
-from . import chat, convert, inspect, tokens
-from .terminal import describe, note, prepare_streams
-
-EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-
-_HELP = """\b
-Examples:
-  ds4                                      chat with the tiny model of the package
-  ds4 -m flash.gguf                        chat with DeepSeek V4 Flash
-  ds4 -m flash.gguf -p "Why is the sky blue?"
-  answer=$(ds4 -m flash.gguf --nothink -p "One word for a small river")
-  ds4 inspect flash.gguf                   what a model file holds, and whether it runs
-
-Without a command ds4 chats; the options below belong to that. The answer goes to standard output; progress and
-speeds go to standard error, and so does the reasoning when standard output is not a terminal."""
-
-
-class _Program(click.Group):
-    """A group whose command is "chat" when the first word is not the name of another one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help", "--version")):
-            args = ["chat", *args]
-        return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands first, then the options of the default one."""
-        self.format_commands(ctx, formatter)
-        chat.write_sections(chat.command, ctx, formatter)
-        with formatter.section("Other"):
-            formatter.write_dl([("-h, --help", "Show this text."), ("--version", "Show the version.")])
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both forms of use."""
-        formatter.write_usage(ctx.command_path, "[OPTIONS]")
-        formatter.write_usage(ctx.command_path, "COMMAND [ARGUMENTS]", prefix="       ")
-
-
-@click.group(
-    cls=_Program, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
-@click.version_option(ds4.__version__, message="ds4 %(version)s")
-def program() -> None:
-    """Run DeepSeek V4 on your own machine."""
-
-
-program.add_command(chat.command)
-program.add_command(convert.command)
-program.add_command(inspect.command)
-program.add_command(tokens.command)
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ds4`` and return its exit code."""
-    prepare_streams()
     try:
-        result = program.main(args=None if argv is None else list(argv), prog_name="ds4", standalone_mode=False)
-        sys.stdout.flush()
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.UsageError as error:
-        _print_usage_error(error)
-        return EXIT_USAGE
-    except click.ClickException as error:
-        note(error.format_message())
-        return EXIT_FAILURE
-    except (KeyboardInterrupt, click.Abort):
-        print("", file=sys.stderr)
+        # Imported here: Ctrl-C while the libraries are being loaded is no traceback either.
+        from .program import run
+
+        return run(argv)
+    except KeyboardInterrupt:
+        print("ds4: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever reads has closed; a second attempt to flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILURE
-    except (ds4.DS4Error, OSError, ValueError, MemoryError) as error:
-        note(describe(error))
-        return EXIT_FAILURE
-    return result if isinstance(result, int) else 0
-
-
-def _print_usage_error(error: click.UsageError) -> None:
-    note(error.format_message())
-    path = error.ctx.command_path if error.ctx is not None else "ds4"
-    print(f"{path} -h lists the options", file=sys.stderr)
 
 
 if __name__ == "__main__":
