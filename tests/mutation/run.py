@@ -97,7 +97,7 @@ def main() -> int:
     for m in chosen:
         found = (tree / m.file).read_text(encoding="utf-8").count(m.old)
         if found != 1:
-            raise SystemExit(f"mutant {m.name!r}: its text occurs {found} times in {m.file}; bring mutants.py up to date")
+            raise SystemExit(f"mutant {m.name!r}: its text occurs {found} times in {m.file}; update mutants.py")
     wrong = []
     with tempfile.TemporaryDirectory(prefix="ds4-mutation-") as tmp, ThreadPoolExecutor(args.jobs) as pool:
         folder = Path(tmp)

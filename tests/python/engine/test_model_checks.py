@@ -212,7 +212,7 @@ def test_nan_weights_are_found_by_check_and_never_come_out(write: Callable[..., 
         return tensors
 
     with ds4.Model.open(write(None, edit)) as model:
-        with pytest.raises(ds4.WeightDataError, match="output_norm.weight: 1 value.*row 0, column 7"):
+        with pytest.raises(ds4.WeightDataError, match=r"output_norm\.weight: 1 value.*row 0, column 7"):
             model.check()
         with model.session(n_ctx=16) as session:
             with pytest.raises(ds4.WeightDataError, match="not finite"):
