@@ -186,7 +186,7 @@ def test_ctrl_c_never_ends_a_conversation(terminal: Any) -> None:
 
 
 def test_ctrl_c_stops_the_answer_and_returns_to_the_prompt(terminal: Any) -> None:
-    t = terminal("--nothink", "--temp", "1", "-n", "4000", "-c", "5000")
+    t = terminal("--nothink", "--temp", "0", "-n", "4000", "-c", "5000")
     t.wait_for("ds4>")
     t.type("hi\r")
     time.sleep(3)
