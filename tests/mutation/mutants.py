@@ -154,8 +154,8 @@ MUTANTS = (
            "const uint64_t kept = shape_.window - 2;"),
     Mutant("snapshot: streams of the last position missing", "session/snapshot.cpp",
            "if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));", ""),
-    Mutant("stopped batch: compressor states not undone", "session/session.cpp",
-           "if (n > 1) s.cache.restore_states(s.queue);", ""),
+    Mutant("stopped chunk: compressor states not undone", "session/session.cpp",
+           "if (several_) s_.cache.restore_states(s_.queue);", ""),
     Mutant("cache: no history before a chunk", "kv/cache.cpp", "return s.window - 1 + chunk;",
            "return s.window > chunk ? s.window : chunk;"),
     # MTP

@@ -114,7 +114,7 @@ def check_fits(n_tokens: int, n_ctx: int) -> None:
 
 def make_sampler(settings: Settings) -> Sampler:
     """Return the sampler that the options describe."""
-    return Sampler(settings.temp, settings.top_k, settings.top_p, settings.min_p, settings.seed)
+    return Sampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.seed)
 
 
 def print_json(model: Model, sampler: Sampler, reply: Reply) -> None:

@@ -155,8 +155,8 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "help": "Most tokens to generate; the context is a limit too.",
     }),
     "temp": (("--temp",), {
-        "type": FiniteFloat(0.0, 100.0), "metavar": "T", "default": 1.0, "show_default": True,
-        "help": "Temperature; 0 always takes the best token.",
+        "type": FiniteFloat(0.0, 100.0), "metavar": "T",
+        "help": "Temperature; 0 always takes the best token. Default: 1, and 0 with the tiny model of the package.",
     }),
     "top_k": (("--top-k",), {
         "type": Whole(0, 1024), "metavar": "N", "default": 0, "show_default": True,

@@ -34,7 +34,7 @@ class Settings:
     think_max: bool = False
     nothink: bool = False
     tokens: int = DEFAULT_TOKENS
-    temp: float = 1.0
+    temp: float | None = None
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.05
@@ -50,6 +50,13 @@ class Settings:
     def mode(self) -> str:
         """How to think: "think", "think-max" or "nothink"."""
         return "nothink" if self.nothink else "think-max" if self.think_max else "think"
+
+    @property
+    def temperature(self) -> float:
+        """The temperature to use: the tiny model's few facts come out right when it takes its best token."""
+        if self.temp is not None:
+            return self.temp
+        return 0.0 if self.model is None else 1.0
 
     @property
     def has_prompt(self) -> bool:
