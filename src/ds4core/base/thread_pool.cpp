@@ -1,3 +1,4 @@
+// The body of the thread pool.
 #include "base/thread_pool.h"
 
 #if defined(__x86_64__)

@@ -1,3 +1,4 @@
+// Plain and YaRN rotation frequencies.
 #include "model/rope_table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Names, shapes and allowed types of every tensor, and the comparison of a file with them.
 #include "model/tensors.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Reading the processor and choosing the kernels.
 #include "backend/cpu/isa.h"
 
 #include <atomic>

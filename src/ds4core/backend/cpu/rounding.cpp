@@ -1,3 +1,4 @@
+// E4M3 and E2M1 by arithmetic on the value, so that ties and binade borders are exact.
 #include "backend/cpu/rounding.h"
 
 #include <algorithm>
