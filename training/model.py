@@ -8,7 +8,7 @@ DeepseekV4ForCausalLM.
 
 Sequences are never packed: a batch holds B sequences of one length T, padded at the end.  T must be a
 multiple of 4, and a multiple of 128 when it is larger than 256.  With T / 4 <= index_topk the lightning
-indexer selects every row, so it plays no part in training the main model; `IndexerTrainer` in train.py
+indexer selects every row, so it plays no part in training the main model; posttrain.py
 teaches it afterwards.
 """
 
