@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from ds4 import DS4Error, Model, Session
 
 from .conversation import Conversation, fitting_mode
+from .interrupts import ctrl_c_ignored, ctrl_c_raises
 from .lines import LineReader
 from .oneshot import Listener, check_fits, check_text, make_sampler
 from .opening import make_session, opened_model, read_text
@@ -41,7 +43,9 @@ def run(settings: Settings) -> int:
     with opened_model(settings) as model:
         repl = Repl(model, settings)
         try:
-            return repl.loop(LineReader())
+            reader = LineReader()
+            with ctrl_c_ignored() if reader.interactive else nullcontext():
+                return repl.loop(reader)
         finally:
             repl.close()
 
@@ -92,7 +96,7 @@ class Repl:
                     break
                 self._handle(line)
             except KeyboardInterrupt:
-                # Between two steps of this loop (a reply ends by itself): a person stays, a script ends.
+                # Not from the reply itself, which ends in order: at its very edge, or in a script between two lines.
                 if not reader.interactive:
                     raise
                 note("interrupted")
@@ -113,14 +117,15 @@ class Repl:
         reply = None
         try:
             check_fits(len(ids), self._n_ctx)
-            reply = make_reply(
-                self._session,
-                ids,
-                listener,
-                thinking=self._chat.thinking,
-                sampler=self._sampler,
-                max_tokens=self._settings.tokens,
-            )
+            with ctrl_c_raises():
+                reply = make_reply(
+                    self._session,
+                    ids,
+                    listener,
+                    thinking=self._chat.thinking,
+                    sampler=self._sampler,
+                    max_tokens=self._settings.tokens,
+                )
         finally:
             listener.finish()
             if reply is None or (reply.finish == "interrupted" and not reply.tokens):
