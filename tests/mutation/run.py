@@ -1,6 +1,6 @@
 """Breaks one mechanism of the native core at a time and shows that the tests notice.
 
-usage: python tests/mutation/run.py [--only TEXT] [--jobs N]
+usage: python tests/mutation/run.py [--only TEXT,...] [--jobs N]
 
 Needs the installed package with its test extra, g++, and about 20 minutes on two cores; not part of CI. Each mutant
 is a copy of the core with one text replaced (mutants.py); the changed file is compiled again and the mutated library
@@ -32,6 +32,7 @@ ISA = {
 # Quick and telling tests first: most mutants die in seconds.
 STAGES = (
     ["tests/python/engine/test_golden_logits.py", "-k", "logits_equal and (129 or 5) or mtp_block and 129"],
+    ["tests/python/engine/test_qat.py", "tests/python/engine/test_snapshot.py"],
     ["tests/python/engine"],
 )
 
@@ -89,11 +90,11 @@ def run_mutant(mutant: Mutant, tree: Path, base: dict[str, Path], folder: Path) 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="mutants whose name contains this text")
+    parser.add_argument("--only", default="", help="mutants whose name contains one of these texts (comma between)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     tree = ROOT / "src" / "ds4core"
-    chosen = [m for m in MUTANTS if args.only in m.name]
+    chosen = [m for m in MUTANTS if any(text in m.name for text in args.only.split(","))]
     for m in chosen:
         found = (tree / m.file).read_text(encoding="utf-8").count(m.old)
         if found != 1:

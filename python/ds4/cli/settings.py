@@ -53,10 +53,14 @@ class Settings:
 
     @property
     def temperature(self) -> float:
-        """The temperature to use: the tiny model's few facts come out right when it takes its best token."""
+        """The temperature to use: the tiny model's few facts come out right when it takes its best token.
+
+        An option that only sampling can follow asks for sampling.
+        """
         if self.temp is not None:
             return self.temp
-        return 0.0 if self.model is None else 1.0
+        untouched = (self.seed, self.top_k, self.top_p, self.min_p) == (None, 0, 1.0, 0.05)
+        return 0.0 if self.model is None and untouched else 1.0
 
     @property
     def has_prompt(self) -> bool:
