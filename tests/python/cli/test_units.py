@@ -11,6 +11,7 @@ from ds4.cli.conversation import Conversation, fitting_mode
 from ds4.cli.lines import _trim
 from ds4.cli.memory import MemoryRefusedError, available_memory, parse_size, require_memory, show_size
 from ds4.cli.reply import make_reply
+from ds4.cli.settings import Settings
 from ds4.sampling import Sampler
 from ds4.session import Step
 from ds4.tokenizer import Tokenizer
@@ -201,3 +202,12 @@ def test_history_keeps_its_newest_entries(tmp_path: Path) -> None:
     kept = [line for line in path.read_text().splitlines() if line.startswith("+")]
     assert len(kept) == 512
     assert kept[0] == "+line 88" and kept[-1] == "+line 599"
+
+
+def test_the_tiny_model_is_greedy_unless_sampling_is_asked_for() -> None:
+    """No sampling option may be without effect."""
+    assert Settings().temperature == 0.0
+    assert Settings(model=Path("flash.gguf")).temperature == 1.0
+    for given in ({"seed": 0}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.0}):
+        assert Settings(**given).temperature == 1.0  # type: ignore[arg-type]
+    assert Settings(temp=0.5).temperature == 0.5
