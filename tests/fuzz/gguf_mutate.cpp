@@ -3,9 +3,10 @@
 //
 // usage: gguf_mutate [--step N] FILE...
 //   Without FILE a small valid file is made in memory. --step N tries every N-th position only.
-//   The header region is what lies before the tensor data.
+//   The header is what lies before the tensor data; of the data at most about 512 truncations are tried.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -192,14 +193,19 @@ void attack(const Bytes &good, const Target &target, size_t step, const char *la
     if (refused(target, err.get(), &sum)) exit(1);
 
     Tally cuts, flips;
-    for (size_t n = (good.size() - 1) / step * step;; n -= step) {
-        target.resize(n);
+    const size_t header = static_cast<size_t>(info.data_offset);
+    const size_t stride = std::max(step, (good.size() - header) / 512);
+    std::vector<size_t> sizes;
+    for (size_t n = 0; n < header; n += step) sizes.push_back(n);
+    for (size_t n = header; n < good.size(); n += stride) sizes.push_back(n);
+    while (!sizes.empty()) {  // from the longest to the shortest, so that each is a cut of the one before
+        target.resize(sizes.back());
+        sizes.pop_back();
         ++cuts.tried;
         cuts.refused += refused(target, err.get(), &sum);
-        if (n == 0) break;
     }
     target.restore(good);
-    for (size_t i = 0; i < info.data_offset; i += step) {
+    for (size_t i = 0; i < header; i += step) {
         // Values that reach other branches: bit flips, extremes, a small change.
         const uint8_t old = good[i];
         const uint8_t values[] = {static_cast<uint8_t>(old ^ 1), static_cast<uint8_t>(old ^ 0x80), 0, 0xFF,
