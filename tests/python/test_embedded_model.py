@@ -29,10 +29,9 @@ def model() -> Iterator[ds4.Model]:
 def answer(model: ds4.Model, text: str, mode: str = "thinking", **options: object) -> tuple[str, str]:
     """The content and the finish reason of a greedy answer."""
     with model.session(n_ctx=1024, **options) as session:
-        events = model.chat(
-            [{"role": "user", "content": text}], mode=mode, max_tokens=300, sampler=ds4.Sampler.greedy(), session=session
-        )
-        completion = collect(events)
+        messages = [{"role": "user", "content": text}]
+        sampler = ds4.Sampler.greedy()
+        completion = collect(model.chat(messages, mode=mode, max_tokens=300, sampler=sampler, session=session))
     assert completion.finish is not None
     return completion.content, completion.finish.reason
 

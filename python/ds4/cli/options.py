@@ -156,7 +156,8 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     }),
     "temp": (("--temp",), {
         "type": FiniteFloat(0.0, 100.0), "metavar": "T",
-        "help": "Temperature; 0 always takes the best token. Default: 1; with the tiny model of the package 0, unless another sampling option is given.",
+        "help": "Temperature; 0 always takes the best token. Default: 1; with the tiny model of the package 0, "
+        "unless another sampling option is given.",
     }),
     "top_k": (("--top-k",), {
         "type": Whole(0, 1024), "metavar": "N", "default": 0, "show_default": True,
