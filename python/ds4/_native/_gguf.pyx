@@ -3,7 +3,7 @@
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     int8_t,
@@ -318,7 +318,7 @@ def quantize(uint32_t kind, const float[::1] values not None, uint64_t n_bytes) 
     cdef uint64_t n = <uint64_t>values.shape[0]
     cdef const float *src = &values[0] if n else NULL
     cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n_bytes)
-    cdef char *dst = PyBytes_AS_STRING(out)
+    cdef char *dst = PyBytes_AsString(out)
     with nogil:
         status = ds4_quantize(kind, src, n, dst, n_bytes, &err)
     check(status, &err)

@@ -2,7 +2,7 @@
 """Open models. Nothing here is closed by hand: the weights are unmapped when the last reference is gone."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
 
 from ds4._native._capi cimport (
@@ -127,7 +127,7 @@ cdef class Model:
     def fingerprint(self) -> bytes:
         """Return the 16 bytes that identify the file."""
         cdef bytes out = PyBytes_FromStringAndSize(NULL, 16)
-        ds4_model_fingerprint(self.model, <uint8_t *>PyBytes_AS_STRING(out))
+        ds4_model_fingerprint(self.model, <uint8_t *>PyBytes_AsString(out))
         return out
 
     def memory(self, uint32_t n_ctx, uint32_t chunk, bint rows_f16, bint with_mtp,

@@ -7,7 +7,7 @@ it away with `SessionBusyError` before it can disturb the state of the running c
 
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_WRITABLE, Py_buffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -243,7 +243,7 @@ cdef class Session:
         self.idle()
         cdef uint64_t cap = ds4_session_snapshot_bytes(self.session)
         cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>cap)
-        cdef char *buf = PyBytes_AS_STRING(out)
+        cdef char *buf = PyBytes_AsString(out)
         self.enter(None)
         with nogil:
             status = ds4_session_snapshot(self.session, buf, cap, &n_bytes, &err)
