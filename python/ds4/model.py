@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, SupportsIndex
 
 from ._native import _model, _session
 from .chat import CompletionParser, Event, render
@@ -501,10 +502,10 @@ def diagnose(file: GGUFFile) -> tuple[str, str]:
     return str(shape["name"]), report
 
 
-def _check_range(name: str, value: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _check_range(name: str, value: SupportsIndex, most: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be int, not {type(value).__name__}")
-    if not 1 <= value <= most:
+    if not 1 <= operator.index(value) <= most:
         raise ValueError(f"{name} must be in 1..{most}, not {value}")
 
 

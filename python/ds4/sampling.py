@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import secrets
+from numbers import Real
 from typing import Self
 
 import numpy as np
@@ -47,7 +48,7 @@ class Sampler:
     ValueError
         A parameter is out of its range.
     TypeError
-        `top_k` or `seed` is not an integer.
+        A parameter is not a number, or `top_k` or `seed` is not an integer.
 
     Examples
     --------
@@ -65,6 +66,9 @@ class Sampler:
         min_p: float = 0.05,
         seed: int | None = None,
     ) -> None:
+        for name, value in ("temperature", temperature), ("top_p", top_p), ("min_p", min_p):
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
         temperature, top_p, min_p = float(temperature), float(top_p), float(min_p)
         # Comparisons are written so that NaN fails them.
         if not 0.0 <= temperature < float("inf"):
@@ -77,7 +81,7 @@ class Sampler:
         if not 0.0 <= min_p <= 1.0:
             raise ValueError(f"min_p must be in 0..1, not {min_p}")
         if seed is None:
-            seed = secrets.randbits(64)
+            seed = secrets.randbits(53)  # survives JSON readers that know doubles only
         seed = operator.index(seed)
         if not 0 <= seed <= _MAX_SEED:
             raise ValueError(f"seed must be in 0..2^64-1, not {seed}")

@@ -315,12 +315,19 @@ class Session:
             As in `eval`.
         """
         native = self._open()
-        if max_tokens is not None and max_tokens < 0:
-            raise ValueError(f"max_tokens must be 0 or more, not {max_tokens}")
+        if max_tokens is not None:
+            max_tokens = operator.index(max_tokens)
+            if max_tokens < 0:
+                raise ValueError(f"max_tokens must be 0 or more, not {max_tokens}")
+        if sampler is not None and not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         if native.pos() == 0:
             raise StateError("nothing was evaluated yet, so there is nothing to generate from")
         tokenizer = self._tokenizer()
         ends = frozenset([tokenizer.eos_id] if stop_tokens is None else map(operator.index, stop_tokens))
+        for token in ends:
+            if not 0 <= token < self._n_vocab:
+                raise ValueError(f"stop token {token} is not in 0..{self._n_vocab - 1}")
         self._stop = False
         return self._steps(tokenizer, max_tokens, sampler or Sampler(), ends, StopStrings(stop), progress)
 
@@ -538,7 +545,9 @@ def as_ids(tokens: int | Tokens, n_vocab: int) -> NDArray[np.int32]:
     TypeError
         Something is no integer.
     """
-    if isinstance(tokens, (bool, str, bytes, bytearray)):
+    if isinstance(tokens, (bool, str, bytes, bytearray)) or not (
+        hasattr(tokens, "__len__") or isinstance(tokens, (int, np.integer))
+    ):
         raise TypeError(f"tokens must be a sequence of int, not {type(tokens).__name__}")
     if isinstance(tokens, (int, np.integer)):
         tokens = (int(tokens),)

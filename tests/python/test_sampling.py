@@ -200,3 +200,13 @@ def test_a_nucleus_may_hold_most_of_a_large_vocabulary() -> None:
     share = np.exp(kept - kept[0]) / np.exp(kept - kept[0]).sum()
     limit = kept[int((np.cumsum(share) < 0.5).sum())]
     assert min(logits[list(wide)]) >= limit
+
+
+@pytest.mark.parametrize("given", [{"temperature": "1"}, {"temperature": True}, {"top_p": None}, {"min_p": "x"}])
+def test_what_is_no_number_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(given))} must be a number"):
+        Sampler(**given)
+
+
+def test_a_random_seed_survives_json() -> None:
+    assert all(Sampler().seed < 2**53 for _ in range(50))

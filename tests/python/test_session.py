@@ -663,3 +663,17 @@ def test_an_exception_leaves_no_trace_of_the_progress_function(session: ds4.Sess
     del witness
     gc.collect()
     assert alive() is None
+
+
+def test_arguments_of_another_kind_are_refused(model: ds4.Model) -> None:
+    with model.session(n_ctx=np.int64(64)) as session:  # type: ignore[arg-type]
+        for tokens in (None, (i for i in range(3)), {"a": 1}.values()):
+            with pytest.raises(TypeError, match=r"sequence of int|must be int"):
+                session.sync(tokens)  # type: ignore[arg-type]
+        session.sync([1, 2])
+        with pytest.raises(TypeError):
+            session.generate(max_tokens=2.5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="sampler must be a Sampler, not str"):
+            session.generate(sampler="greedy")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="stop token 99999"):
+            session.generate(stop_tokens=[99999])

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -40,6 +41,26 @@ uint64_t body_bytes(const ds4_session &s, uint32_t n_tokens) {
     uint64_t n = uint64_t{n_tokens} * 4 + s.logits.size() * 4 + mtp_bytes(s);
     s.cache.segments(n_tokens, [&](ds4_ref, uint64_t bytes) { n += bytes; });
     return n;
+}
+
+// The settings that a snapshot and a session do not share, in words.
+std::string differences(const Header &h, const ds4_session &s) {
+    struct Setting {
+        const char *name, *on, *off;
+        bool there, here;
+    };
+    const ds4_session_options &o = s.options;
+    std::string out;
+    for (const Setting &x : {Setting{"qat", "on", "off", h.qat != 0, o.qat != 0},
+                             Setting{"rows", "f16", "f32", h.rows_f16 != 0, o.rows_f16 != 0},
+                             Setting{"mtp", "on", "off", h.with_mtp != 0, s.mtp_streams != nullptr},
+                             Setting{"activations", "quantized", "float32", h.quantized != 0,
+                                     o.activations == DS4_ACT_QUANTIZED}}) {
+        if (x.there == x.here) continue;
+        out += (out.empty() ? "" : "; ") + std::string(x.name) + " is " + (x.there ? x.on : x.off) + " in it and " +
+               (x.here ? x.on : x.off) + " here";
+    }
+    return out;
 }
 
 }  // namespace
@@ -102,13 +123,8 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     if (h.head_hash != head_hash(h)) return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: the header's checksum differs");
     if (memcmp(h.fingerprint, s.model->fingerprint, 16) || h.n_vocab != s.model->shape.n_vocab)
         return fail(err, DS4_E_SNAPSHOT, "the snapshot was made with another model file");
-    const bool quantized = s.options.activations == DS4_ACT_QUANTIZED;
-    if (h.qat != (s.options.qat != 0) || h.rows_f16 != (s.options.rows_f16 != 0) ||
-        h.with_mtp != (s.mtp_streams != nullptr) || h.quantized != quantized)
-        return fail(err, DS4_E_SNAPSHOT,
-                    "the snapshot was made with qat=%u rows_f16=%u with_mtp=%u activations=%u, this session has %d, %d, %d, %d",
-                    h.qat, h.rows_f16, h.with_mtp, h.quantized, s.options.qat != 0, s.options.rows_f16 != 0,
-                    s.mtp_streams != nullptr, quantized);
+    const std::string other = differences(h, s);
+    if (!other.empty()) return fail(err, DS4_E_SNAPSHOT, "the snapshot does not fit this session: %s", other.c_str());
     if (h.n_tokens > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "the snapshot holds %u positions, this session's context is %u", h.n_tokens,
                     s.options.n_ctx);
