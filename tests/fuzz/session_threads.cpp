@@ -1,0 +1,109 @@
+// Sessions on several threads over one model, each with its own pool, one of them cancelled from outside and two
+// callers in one session. Made for DS4_SANITIZE=thread; it also checks that concurrency changes no logit.
+//
+// usage: session_threads MODEL.gguf
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "ds4/ds4.h"
+
+namespace {
+
+void need(ds4_status status, const ds4_error &err, const char *what) {
+    if (status == DS4_OK) return;
+    fprintf(stderr, "%s: %s\n", what, err.message);
+    exit(1);
+}
+
+ds4_session *make_session(ds4_model *model, uint32_t n_threads) {
+    auto err = std::make_unique<ds4_error>();
+    ds4_session_options options;
+    ds4_session_options_init(&options);
+    options.n_ctx = 256;
+    options.chunk = 16;
+    options.n_threads = n_threads;
+    ds4_session *session = nullptr;
+    need(ds4_session_create(model, &options, &session, err.get()), *err, "create");
+    return session;
+}
+
+// The last logits of a prompt in a session of its own.
+std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uint32_t n_threads, size_t n_vocab) {
+    auto err = std::make_unique<ds4_error>();
+    ds4_session *session = make_session(model, n_threads);
+    need(ds4_session_sync(session, tokens.data(), tokens.size(), nullptr, err.get()), *err, "sync");
+    const float *logits = nullptr;
+    need(ds4_session_logits(session, &logits, err.get()), *err, "logits");
+    std::vector<float> copy(logits, logits + n_vocab);
+    ds4_session_free(session);
+    return copy;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        fprintf(stderr, "usage: session_threads MODEL.gguf\n");
+        return 2;
+    }
+    auto err = std::make_unique<ds4_error>();
+    ds4_model *model = nullptr;
+    ds4_model_options options;
+    ds4_model_options_init(&options);
+    need(ds4_model_open(argv[1], &options, &model, err.get()), *err, "open");
+    auto shape = std::make_unique<ds4_shape>();
+    ds4_model_get_shape(model, shape.get());
+
+    std::vector<int32_t> tokens(40);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 37 + 11) % shape->n_vocab);
+    const std::vector<float> alone = run(model, tokens, 1, shape->n_vocab);
+
+    std::vector<std::vector<float>> results(3);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < results.size(); ++i)
+        threads.emplace_back([&, i] { results[i] = run(model, tokens, static_cast<uint32_t>(i + 1), shape->n_vocab); });
+
+    // Two callers in one session: each call ends with OK, BUSY or CANCELLED, and the session survives.
+    ds4_session *shared = make_session(model, 2);
+    int unexpected[2] = {0, 0};
+    std::vector<std::thread> callers;
+    for (int &bad : unexpected)
+        callers.emplace_back([&] {
+            for (int round = 0; round < 4; ++round) {
+                const ds4_status s = ds4_session_sync(shared, tokens.data(), 20, nullptr, nullptr);
+                bad += s != DS4_OK && s != DS4_E_BUSY && s != DS4_E_CANCELLED;
+            }
+        });
+    for (int i = 0; i < 50; ++i) {
+        ds4_session_cancel(shared);
+        std::this_thread::yield();
+    }
+    for (std::thread &thread : callers) thread.join();
+    for (std::thread &thread : threads) thread.join();
+    // A cancel that came between two calls may still stop the first of these.
+    ds4_status last = ds4_session_sync(shared, tokens.data(), tokens.size(), nullptr, err.get());
+    if (last == DS4_E_CANCELLED) last = ds4_session_sync(shared, tokens.data(), tokens.size(), nullptr, err.get());
+    need(last, *err, "sync after cancel");
+    const float *logits = nullptr;
+    need(ds4_session_logits(shared, &logits, err.get()), *err, "logits after cancel");
+    results.emplace_back(logits, logits + shape->n_vocab);
+    ds4_session_free(shared);
+    ds4_model_close(model);
+
+    for (const std::vector<float> &result : results)
+        if (std::memcmp(result.data(), alone.data(), alone.size() * sizeof(float)) != 0) {
+            fprintf(stderr, "a session beside others gives other logits than one alone\n");
+            return 1;
+        }
+    if (unexpected[0] || unexpected[1]) {
+        fprintf(stderr, "a concurrent call ended with an unexpected status\n");
+        return 1;
+    }
+    printf("%zu sessions on threads, %zu tokens each: equal logits\n", results.size(), tokens.size());
+    return 0;
+}
