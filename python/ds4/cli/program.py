@@ -5,8 +5,6 @@ An error that a user can cause is one clear message on stderr; a traceback means
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 
 import click
@@ -14,7 +12,7 @@ import click
 import ds4
 
 from . import chat, convert, inspect, tokens
-from .terminal import describe, note, prepare_streams
+from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
 
@@ -76,7 +74,12 @@ def run(argv: Sequence[str] | None) -> int:
     prepare_streams()
     try:
         result = program.main(args=None if argv is None else list(argv), prog_name="ds4", standalone_mode=False)
-        sys.stdout.flush()
+        lost = end_output()
+        if isinstance(lost, BrokenPipeError):
+            return EXIT_FAILURE
+        if lost is not None:
+            note(f"standard output: {describe(lost)}")
+            return EXIT_FAILURE
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:
@@ -88,11 +91,11 @@ def run(argv: Sequence[str] | None) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
-        # Whoever reads has closed; a second attempt to flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        end_output()  # whoever reads has closed: nothing to tell
         return EXIT_FAILURE
     except (ds4.DS4Error, OSError, ValueError, MemoryError) as error:
-        note(describe(error))
+        lost = end_output()
+        note(describe(error) if lost is None else f"standard output: {describe(lost)}")
         return EXIT_FAILURE
     return result if isinstance(result, int) else 0
 
@@ -100,4 +103,4 @@ def run(argv: Sequence[str] | None) -> int:
 def _print_usage_error(error: click.UsageError) -> None:
     note(error.format_message())
     path = error.ctx.command_path if error.ctx is not None else "ds4"
-    print(f"{path} -h lists the options", file=sys.stderr)
+    tell(f"{path} -h lists the options\n")

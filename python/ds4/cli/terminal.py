@@ -6,6 +6,7 @@ answer goes there and the reasoning goes to stderr, so that ``x=$(ds4 -p ...)`` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -33,7 +34,34 @@ def prepare_streams() -> None:
 
 def note(text: str) -> None:
     """Print one line about what is going on to stderr."""
-    print(f"ds4: {text}", file=sys.stderr, flush=True)
+    tell(f"ds4: {text}\n")
+
+
+def tell(text: str) -> None:
+    """Write text to stderr. When nobody can be told any more the work goes on all the same."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _discard(sys.stderr)
+
+
+def end_output() -> OSError | None:
+    """Flush stdout; when that fails return why, and make sure that the flush at exit does not fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _discard(sys.stdout)
+        return error
+    return None
+
+
+def _discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written end nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def describe(error: BaseException) -> str:
@@ -54,20 +82,19 @@ class AnswerPrinter:
     """Prints the parts of a reply as they arrive."""
 
     def __init__(self) -> None:
-        self._stdout, self._stderr = sys.stdout, sys.stderr
+        self._stdout = sys.stdout
         self._together = self._stdout.isatty()
-        self._dimmed: TextIO | None = None
+        self._dimmed = False
         self._last = {"reasoning": "", "content": ""}
 
     def reasoning(self, text: str) -> None:
         """Print a piece of reasoning."""
-        stream = self._stdout if self._together else self._stderr
+        stream = self._stdout if self._together else sys.stderr
         self._last["reasoning"] = text or self._last["reasoning"]
-        if self._dimmed is None and use_colour(stream):
-            stream.write(_DIM)
-            self._dimmed = stream
-        stream.write(text)
-        stream.flush()
+        if not self._dimmed and use_colour(stream):
+            self._aside(_DIM)
+            self._dimmed = True
+        self._aside(text)
 
     def content(self, text: str) -> None:
         """Print a piece of the answer."""
@@ -85,14 +112,20 @@ class AnswerPrinter:
         self._last["content"] = ""
 
     def _end_reasoning(self, gap: str) -> None:
-        stream = self._stdout if self._together else self._stderr
-        if self._dimmed is not None:
-            self._dimmed.write(_PLAIN)
-            self._dimmed = None
+        if self._dimmed:
+            self._aside(_PLAIN)
+            self._dimmed = False
         if self._last["reasoning"]:
-            stream.write(gap if self._last["reasoning"].endswith("\n") else "\n" + gap)
-            stream.flush()
+            self._aside(gap if self._last["reasoning"].endswith("\n") else "\n" + gap)
         self._last["reasoning"] = ""
+
+    def _aside(self, text: str) -> None:
+        """Write to where the reasoning goes."""
+        if self._together:
+            self._stdout.write(text)
+            self._stdout.flush()
+        else:
+            tell(text)
 
 
 class ProgressLine:
@@ -121,13 +154,20 @@ class ProgressLine:
         self._next = now + (_TTY_PERIOD if self._live else _LOG_PERIOD)
         rate = done / (now - self._begin)
         text = f"ds4: {self._what} {done} of {total} {self._unit} ({100 * done // total} %), {rate:.1f} {self._unit}/s"
-        sys.stderr.write(f"\r\x1b[K{text}" if self._live else text + "\n")
-        sys.stderr.flush()
+        tell(f"\r\x1b[K{_cut(text)}" if self._live else text + "\n")
         self._drawn = self._live
 
     def finish(self) -> None:
         """Take the redrawn line away."""
         if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            tell("\r\x1b[K")
             self._drawn = False
+
+
+def _cut(text: str) -> str:
+    """Cut a line to the width of the terminal: one that wraps cannot be redrawn."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return text[: columns - 1] if columns > 1 else text
