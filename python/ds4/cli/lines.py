@@ -49,15 +49,39 @@ def _prompt_session() -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
-    path = Path.home() / _HISTORY_FILE
+    class _FileHistory(FileHistory):
+        """A history whose file may become unwritable at any time: told once, and no reason to end."""
+
+        writable = True
+
+        def store_string(self, string: str) -> None:
+            try:
+                if self.writable:
+                    super().store_string(string)
+            except OSError as error:
+                self.writable = False
+                note(f"no history: {path}: {error.strerror}")
+
     history: History = InMemoryHistory()
+    path = history_path()
+    if path is None:
+        note("no history: there is no home directory")
+        return PromptSession(history=history)
     try:
         _trim(path)
         with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab"):
-            history = FileHistory(str(path))
+            history = _FileHistory(str(path))
     except OSError as error:
         note(f"no history: {path}: {error.strerror}")
     return PromptSession(history=history)
+
+
+def history_path() -> Path | None:
+    """Return where the typed lines are kept; None for a user without a home directory."""
+    try:
+        return Path.home() / _HISTORY_FILE
+    except RuntimeError:
+        return None
 
 
 def _trim(path: Path) -> None:

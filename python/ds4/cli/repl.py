@@ -6,7 +6,6 @@ one message, and only the answers go to standard output.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,7 +20,7 @@ from .opening import make_session, opened_model, read_text
 from .options import MAX_CONTEXT
 from .reply import make_reply
 from .settings import Settings
-from .terminal import describe, note
+from .terminal import describe, note, tell
 
 _HELP = """\
 /help            this text
@@ -145,7 +144,7 @@ class Repl:
 
     def _help(self, rest: str) -> None:
         _no_argument("/help", rest)
-        print(_HELP, file=sys.stderr)
+        tell(_HELP + "\n")
 
     def _set_mode(self, mode: str, rest: str) -> None:
         _no_argument(f"/{mode}", rest)
@@ -168,7 +167,11 @@ class Repl:
     def _read(self, rest: str) -> str:
         if not rest:
             raise CommandError("/read needs the name of a file")
-        text = read_text(Path(rest).expanduser())
+        try:
+            path = Path(rest).expanduser()
+        except RuntimeError:
+            raise CommandError(f"{rest}: there is no such home directory") from None
+        text = read_text(path)
         if not text.strip():
             raise CommandError(f"{rest} is empty")
         return text

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ds4.cli import lines
 
 from .conftest import program
 
@@ -45,7 +46,7 @@ def test_second_turn_extends_the_first(ds4: Any, model_path: Path) -> None:
 def test_commands(ds4: Any, model_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "message.txt"
     path.write_text("from a file")
-    lines = [
+    typed = [
         "/help",
         "/think",
         "/nothink",
@@ -56,7 +57,7 @@ def test_commands(ds4: Any, model_path: Path, tmp_path: Path) -> None:
         "/quit",
         "never",
     ]
-    done = ds4("-m", model_path, *OPTIONS, stdin="\n".join(lines))
+    done = ds4("-m", model_path, *OPTIONS, stdin="\n".join(typed))
     assert done.returncode == 1  # /ctx nonsense
     for text in ("/read FILE", "mode think", "mode nothink", "context 600", "needs a context of at least 393216"):
         assert text in done.stderr
@@ -71,7 +72,9 @@ def test_bytes_that_are_no_text(model_path: Path, environment: dict[str, str]) -
     assert b"not valid UTF-8" in done.stderr and done.stderr.count(b"prefill") == 1
 
 
-@pytest.mark.parametrize("line", ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/think now"])
+@pytest.mark.parametrize(
+    "line", ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/read ~nosuchuser/x", "/think now"]
+)
 def test_wrong_commands_are_errors_without_a_model_call(ds4: Any, model_path: Path, line: str) -> None:
     done = ds4("-m", model_path, *OPTIONS, stdin=line + "\n")
     assert done.returncode == 1
@@ -86,6 +89,13 @@ def test_full_context_is_told_and_the_conversation_goes_on(ds4: Any, model_path:
     assert done.returncode == 1
     assert "room for 16" in done.stderr
     assert done.stderr.count("prefill") == 2
+
+
+def test_unknown_home_is_a_message_and_the_conversation_goes_on(ds4: Any, model_path: Path) -> None:
+    done = ds4("-m", model_path, *OPTIONS, stdin="/read ~nosuchuser/x\nhi\n")
+    assert done.returncode == 1
+    assert "~nosuchuser/x: there is no such home directory" in done.stderr
+    assert done.stderr.count("prefill") == 1
 
 
 class Terminal:
@@ -170,6 +180,19 @@ def test_terminal_conversation_and_history(terminal: Any, environment: dict[str,
     assert t.child.wait(timeout=60) == 0
     history = (Path(environment["HOME"]) / ".ds4_history").read_text()
     assert "+hi" in history and "+/wrong" in history
+
+
+def test_no_home_directory_means_no_history(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `Path.home` raises for a user without an entry of its own and without HOME."""
+
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    assert lines._prompt_session().history.__class__.__name__ == "InMemoryHistory"
+    assert capsys.readouterr().err == "ds4: no history: there is no home directory\n"
 
 
 def test_ctrl_c_never_ends_a_conversation(terminal: Any) -> None:
