@@ -41,7 +41,7 @@ _RECIPE = {
 }
 
 
-def file_facts(path: Path, n_ctx: int) -> dict[str, Any]:
+def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str, Any]:
     """Return what a file holds and whether ds4 runs it.
 
     Raises
@@ -74,11 +74,15 @@ def file_facts(path: Path, n_ctx: int) -> dict[str, Any]:
         return facts | {"loads": False, "differences": [text]}
     try:
         with Model.open(path) as model:
-            plan = dataclasses.asdict(model.memory_plan(n_ctx))
+            plan = model.memory_plan(n_ctx)
+            available = available_memory() if simulated is None else simulated
+            needed = plan.weights_bytes + plan.total_session_bytes
+            memory = {"available_bytes": available, "simulated": simulated is not None}
+            memory["fits"] = None if available is None else needed <= available
             facts |= {
                 "shape": dataclasses.asdict(model.shape),
                 "has_mtp": model.has_mtp,
-                "memory": {"n_ctx": n_ctx, **plan, "available_bytes": available_memory()},
+                "memory": {"n_ctx": n_ctx, **dataclasses.asdict(plan), **memory},
                 "warnings": list(model.warnings),
                 "fingerprint": model.fingerprint.hex(),
                 "loads": True,

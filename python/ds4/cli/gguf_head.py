@@ -15,6 +15,7 @@ from ds4.gguf import type_info
 
 _MAX_HEAD = 256 * 1024 * 1024
 _FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_MAX_TENSORS = 1 << 20  # no model comes near; a damaged head does
 _STRING, _ARRAY = 8, 9
 _SHOWN_KEYS = ("general.architecture", "general.name", "general.alignment")
 
@@ -74,11 +75,12 @@ def head_facts(path: Path) -> dict[str, Any] | None:
     cursor = _Cursor(raw)
     keys: dict[str, Any] = {}
     facts: dict[str, Any] = {"file": str(path), "file_bytes": file_bytes, "loads": False, "needed_bytes": None}
-    facts |= {"n_parameters": 0, "architecture": "unknown", "name": ""}
+    facts |= {"n_tensors": None, "n_parameters": None, "architecture": "unknown", "name": ""}
     try:
         if bytes(cursor.take(4)) != b"GGUF":
             return None
-        facts["version"], facts["n_tensors"], n_kv = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
+        facts["version"], n_tensors, n_kv = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
+        facts["n_tensors"] = n_tensors if n_tensors <= _MAX_TENSORS else None
         if facts["version"] != 3:
             return None
         for _ in range(n_kv):
@@ -88,7 +90,7 @@ def head_facts(path: Path) -> dict[str, Any] | None:
                 keys[key] = value
                 facts["architecture"] = str(keys.get("general.architecture", "unknown"))
                 facts["name"] = str(keys.get("general.name", ""))
-        n_values, end = _tensors(cursor, facts["n_tensors"])
+        n_values, end = _tensors(cursor, n_tensors)
     except (_CutShortError, ValueError):
         # Where the head is cut what was read until then is still true.
         return facts if facts["architecture"] != "unknown" else None

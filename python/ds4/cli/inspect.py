@@ -13,7 +13,7 @@ from ds4 import ModelFileError
 from .facts import file_facts
 from .gguf_head import head_facts
 from .memory import show_size
-from .options import DEFAULT_CONTEXT, MAX_CONTEXT, Whole
+from .options import DEFAULT_CONTEXT, MAX_CONTEXT, Whole, take
 
 _EXAMPLES = """\b
 Examples:
@@ -22,7 +22,7 @@ Examples:
   ds4 inspect other.gguf --json
 
 Reads the head of the file, not the weights. Works on GGUF files of any architecture, and tells what an unfinished
-download will be."""
+download will be. The exit status is 1 when ds4 does not run the file on this machine."""
 
 _SUPPORTED = "ds4 runs DeepSeek V4 Flash and Pro (architecture deepseek4)"
 
@@ -39,21 +39,23 @@ _SUPPORTED = "ds4 runs DeepSeek V4 Flash and Pro (architecture deepseek4)"
     metavar="N",
     help="Context of the memory plan.",
 )
-def command(file: Path, as_json: bool, ctx: int) -> int:
+@take("simulate_memory")
+def command(file: Path, as_json: bool, ctx: int, simulate_memory: int | None) -> int:
     """Run the command."""
     try:
-        facts = file_facts(file, ctx)
+        facts = file_facts(file, ctx, simulate_memory)
     except ModelFileError as error:
         # Cut short, perhaps: the head alone tells a lot. Anything else is the error that it is.
         head = head_facts(file)
         if head is None:
             raise
         facts = {**head, "differences": [str(error)]}
+    facts["runs"] = facts["loads"] and facts["memory"]["fits"] is not False
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=1))
     else:
         print("\n".join(_lines(facts)))
-    return 0
+    return 0 if facts["runs"] else 1
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -62,7 +64,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     out.append(f"architecture   {facts['architecture']}{name}")
     if facts.get("needed_bytes"):
         out.append(f"incomplete     {facts['file_bytes']} of {facts['needed_bytes']} bytes are here")
-    out.append(f"tensors        {facts['n_tensors']}, {facts['n_parameters'] / 1e9:.3f} billion values")
+    if facts["n_tensors"] is not None:
+        values = facts["n_parameters"]
+        size = "" if values is None else f", {values / 1e9:.3f} billion values"
+        out.append(f"tensors        {facts['n_tensors']}{size}")
     if facts.get("shape"):
         out += _shape_lines(facts["shape"])
     if facts.get("recipe"):
@@ -108,7 +113,8 @@ def _memory_lines(memory: dict[str, Any]) -> list[str]:
     parts = ("window", "compressed", "indexer", "compressor", "scratch")
     detail = ", ".join(f"{part} {show_size(memory[f'{part}_bytes'])}" for part in parts)
     available = memory["available_bytes"]
-    room = "" if available is None else f"; {show_size(available)} are available now"
+    when = "simulated" if memory["simulated"] else "available now"
+    room = "" if available is None else f"; {show_size(available)} are {when}"
     return [
         f"memory         context {memory['n_ctx']}: weights {show_size(memory['weights_bytes'])} + session "
         f"{show_size(memory['total_session_bytes'])}{room}",
@@ -117,8 +123,15 @@ def _memory_lines(memory: dict[str, Any]) -> list[str]:
 
 
 def _verdict(facts: dict[str, Any]) -> list[str]:
-    if facts["loads"]:
+    if facts["runs"]:
         return ["runs           yes"]
+    if facts["loads"]:
+        memory = facts["memory"]
+        needed = memory["weights_bytes"] + memory["total_session_bytes"]
+        return [
+            f"runs           no: needs {show_size(needed)}, {show_size(memory['available_bytes'])} available "
+            f"{'as simulated' if memory['simulated'] else 'here'}; --force-memory would insist"
+        ]
     out = ["runs           no"]
     if facts["architecture"] != "deepseek4":
         out.append(f"  this is a model of architecture {facts['architecture']}; {_SUPPORTED}")

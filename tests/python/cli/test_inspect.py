@@ -44,7 +44,7 @@ def test_unknown_shape_lists_every_difference(ds4: Any, tmp_path: Path) -> None:
     changes = {"deepseek4.attention.sliding_window": u32(64), "deepseek4.expert_used_count": u32(4)}
     write_tiny_gguf(path, "flash", types=RECIPES["bf16"], part="main", changes=changes)
     done = ds4("inspect", path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "runs           no" in done.stdout
     assert "sliding_window" in done.stdout and "expert_used_count" in done.stdout
     assert json.loads(ds4("inspect", path, "--json").stdout)["loads"] is False
@@ -72,7 +72,7 @@ def test_other_architecture_is_named(ds4: Any, tmp_path: Path) -> None:
     for architecture in ("llama", "deepseek_v41"):
         path = _other_model(tmp_path / f"{architecture}.gguf", architecture)
         done = ds4("inspect", path)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 1, done.stderr
         assert architecture in done.stdout and "Another model" in done.stdout
         assert "runs           no" in done.stdout
         assert "DeepSeek V4 Flash and Pro" in done.stdout
@@ -80,7 +80,7 @@ def test_other_architecture_is_named(ds4: Any, tmp_path: Path) -> None:
 
 def test_file_of_an_mtp_block_says_what_it_is_for(ds4: Any, mtp_path: Path) -> None:
     done = ds4("inspect", mtp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "--mtp" in done.stdout and "runs           no" in done.stdout
 
 
@@ -90,13 +90,32 @@ def test_unfinished_download_tells_what_it_will_be(ds4: Any, tmp_path: Path, mod
     path = tmp_path / "part.gguf"
     path.write_bytes(whole.read_bytes()[:-5000])
     done = ds4("inspect", path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "llama" in done.stdout and "runs           no" in done.stdout
     facts = json.loads(ds4("inspect", path, "--json").stdout)
     assert facts["needed_bytes"] == whole.stat().st_size
     path.write_bytes(model_path.read_bytes()[:3000])  # not even the whole head
     facts = json.loads(ds4("inspect", path, "--json").stdout)
-    assert facts["architecture"] == "deepseek4" and facts["loads"] is False
+    assert facts["architecture"] == "deepseek4" and facts["loads"] is facts["runs"] is False
+    assert facts["n_tensors"] > 0 and facts["n_parameters"] is facts["needed_bytes"] is None
+    done = ds4("inspect", path)
+    assert done.returncode == 1
+    assert "billion" not in done.stdout and "runs           no" in done.stdout
+
+
+def test_verdict_counts_the_memory(ds4: Any, model_path: Path) -> None:
+    """The words of the verdict, its exit status, and that of a run agree."""
+    done = ds4("inspect", model_path, "--simulate-memory", "1MiB")
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("runs           no: needs ") and "1.0 MiB available" in last and "--force-memory" in last
+    done = ds4("inspect", model_path, "--simulate-memory", "1MiB", "--json")
+    facts = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert facts["loads"] is True and facts["runs"] is facts["memory"]["fits"] is False
+    assert facts["memory"]["available_bytes"] == 1 << 20
+    assert ds4("-m", model_path, "-p", "hi", "-n", 1, "--simulate-memory", "1MiB").returncode == 1
+    assert ds4("inspect", model_path, "--simulate-memory", "1TiB").returncode == 0
 
 
 def test_hostile_head_is_refused_at_once(ds4: Any, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_every_option_in_the_help_is_accepted(
         ("tokens", ["--model", "MODEL", "--prompt-file", "TEXT"]),
         ("inspect", ["MODEL", "--json"]),
         ("inspect", ["MODEL", "--ctx", "64"]),
+        ("inspect", ["MODEL", "--simulate-memory", "1TiB"]),
     ],
 )
 def test_options_of_other_commands(ds4: Any, model_path: Path, tmp_path: Path, command: str, args: list[str]) -> None:
