@@ -1,10 +1,8 @@
 // The extern "C" functions of ds4/gguf.h: check arguments, call inside, let no exception out.
 #include <cmath>
-#include <exception>
 #include <memory>
-#include <new>
 
-#include "base/error.h"
+#include "api/guard.h"
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 
@@ -23,18 +21,12 @@ ds4_status unknown_type(uint32_t type, ds4_error *err) {
 
 ds4_status ds4_gguf_open(const char *path, ds4_gguf **out, ds4_error *err) {
     if (!path || !out) return fail(err, DS4_E_ARGUMENT, "ds4_gguf_open: path and out must not be NULL");
-    try {
+    return ds4::guarded("ds4_gguf_open", err, [&] {
         auto g = std::make_unique<ds4_gguf>();
         const ds4_status status = ds4::read_gguf(path, g.get(), err);
         if (status == DS4_OK) *out = g.release();
         return status;
-    } catch (const std::bad_alloc &) {
-        return fail(err, DS4_E_MEMORY, "out of memory while reading the directory of a GGUF file");
-    } catch (const std::exception &e) {
-        return fail(err, DS4_E_INTERNAL, "ds4_gguf_open: %s", e.what());
-    } catch (...) {
-        return fail(err, DS4_E_INTERNAL, "ds4_gguf_open: unknown exception");
-    }
+    });
 }
 
 void ds4_gguf_close(ds4_gguf *g) { delete g; }

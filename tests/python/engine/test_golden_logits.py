@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import ds4
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.compare import compare_logits, compare_prompt
-from support.golden import VARIANTS, Golden, load_golden
+from support.golden import Golden, load_golden
 
 LENGTHS = (1, 3, 4, 5, 127, 128, 129, 300, 700)
 PLAIN = {"qat": False, "rows": "f32"}
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
-def golden(request: pytest.FixtureRequest) -> Golden:
-    return load_golden(request.param)
-
-
 @pytest.fixture(scope="module")
-def model(golden: Golden, request: pytest.FixtureRequest) -> Iterator[ds4.Model]:
-    path: Path = request.getfixturevalue(f"{golden.variant}_gguf")
-    with ds4.Model.open(path) as model:
-        yield model
+def golden(variant: str) -> Golden:
+    return load_golden(variant)
 
 
 def whole(model: ds4.Model, tokens: NDArray[np.int32], **options: object) -> NDArray[np.float32]:

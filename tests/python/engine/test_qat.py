@@ -7,8 +7,7 @@ the reference's layer up to single flipped codes; whole runs must not be further
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import ds4
 import numpy as np
@@ -18,19 +17,7 @@ from oracle import tiny_shapes
 from oracle.reference import Model as Reference
 from oracle.reference import Switches
 from support.compare import check_layers, check_natural_distance, compare_logits, layer_distances
-from support.golden import VARIANTS, Golden
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def model(variant: str, request: pytest.FixtureRequest) -> Iterator[ds4.Model]:
-    path: Path = request.getfixturevalue(f"{variant}_gguf")
-    with ds4.Model.open(path) as model:
-        yield model
+from support.golden import Golden
 
 
 def test_strict_prompts_agree(model: ds4.Model, variant: str, golden: Mapping[str, Golden]) -> None:

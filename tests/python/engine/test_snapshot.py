@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import ds4
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.golden import VARIANTS, load_golden
+from support.golden import load_golden
 
 # Inside and at the borders of groups of 4 and 128, inside, at and beyond the window of 128.
 CUTS = (
     *(1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 63, 64),
     *(126, 127, 128, 129, 130, 131, 132, 133, 200, 254, 255, 256, 257, 259, 290),
 )
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def model(variant: str, request: pytest.FixtureRequest) -> Iterator[ds4.Model]:
-    path: Path = request.getfixturevalue(f"{variant}_gguf")
-    with ds4.Model.open(path) as model:
-        yield model
 
 
 @pytest.fixture(scope="module")
