@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from . import diagnostics, oneshot, repl
+from .opening import check_text
 from .options import OPTIONS, SECTIONS, take
 from .settings import Settings, kind_of_work
 
@@ -50,6 +51,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int
             raise click.UsageError(f"the command comes first: ds4 {words[0]} ...", ctx)
         raise click.UsageError(f"unexpected {words[0]!r}; a prompt is given with -p TEXT", ctx)
     settings = Settings(**values)
+    check_text(settings.prompt or "", "prompt")
+    check_text(settings.system or "", "system text")
+    check_text(settings.backend, "name of the backend")
     kind = kind_of_work(ctx, settings)
     if kind == "repl":
         return repl.run(settings)

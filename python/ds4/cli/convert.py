@@ -10,6 +10,7 @@ import click
 from ds4.quantize import RECIPES, ConversionPlan, convert, plan_conversion
 
 from .memory import show_size
+from .opening import check_text
 from .terminal import ProgressLine, note
 
 _GROUP_OF_ROLE = {
@@ -27,8 +28,11 @@ Examples:
   ds4 convert DeepSeek-V4-Flash flash.gguf --type bf16 --dry-run
   ds4 convert DeepSeek-V4-Flash flash.gguf --type q8_0 --mtp-out flash-mtp.gguf
 
-SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index), in
-BF16, F16 or F32. OUT appears when it is complete; nothing is left when the conversion fails."""
+SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index). Its
+tensors must be BF16, F16 or F32: the published checkpoints, in FP8 and FP4, are not read yet.
+
+OUT appears when it is complete; nothing is left when the conversion fails."""
+_QUANTIZED = ": it is the quantized (FP8 and FP4) release form"
 
 
 @click.command("convert", help=_EXAMPLES, short_help="Make a GGUF file from an official checkpoint.")
@@ -43,7 +47,17 @@ def command(
     source: Path, out: Path, recipe: str, mtp_out: Path | None, name: str | None, dry_run: bool, force: bool
 ) -> int:
     """Run the command."""
-    plan = plan_conversion(source, out, recipe=recipe, mtp_out=mtp_out, name=name)
+    check_text(name or "", "name")
+    try:
+        plan = plan_conversion(source, out, recipe=recipe, mtp_out=mtp_out, name=name)
+    except ValueError as error:
+        found, quantized, _ = str(error).partition(_QUANTIZED)
+        if not quantized:
+            raise
+        raise click.ClickException(
+            f"{found}: it is in the published form, FP8 and FP4, which ds4 does not read yet; a checkpoint in BF16, "
+            "F16 or F32 can be converted"
+        ) from None
     with plan.checkpoint:
         for text in plan.notes:
             note(text)

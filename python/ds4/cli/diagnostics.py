@@ -13,7 +13,7 @@ import numpy as np
 
 from ds4 import GGUFFile, Model, Session, Tokenizer, log_softmax
 
-from .oneshot import check_fits, prompt_text, prompt_tokens
+from .oneshot import prompt_text, prompt_tokens
 from .opening import make_session, opened_model, read_text, tokenizer_file
 from .settings import Settings
 from .terminal import ProgressLine, note
@@ -125,7 +125,11 @@ def perplexity(settings: Settings) -> int:
                 "are the prefix"
             )
         ids = ids[: _PERPLEXITY_PREFIX + n_scored]
-        check_fits(len(ids) - 1, settings.ctx)
+        if len(ids) > settings.ctx:
+            raise ValueError(
+                f"{settings.perplexity_file}: {len(ids)} tokens of the text, but the context has room for "
+                f"{settings.ctx}; use -c {len(ids)} or more, or -n to score fewer"
+            )
         with make_session(model, settings, settings.ctx) as session:
             nll = _score(session, ids)
     average = nll / n_scored

@@ -8,7 +8,7 @@ from ds4 import Model, Sampler
 from ds4.chat import protocol
 
 from .conversation import Conversation, fitting_mode
-from .opening import make_session, opened_model, read_text
+from .opening import check_text, make_session, opened_model, read_text
 from .reply import Reply, make_reply
 from .settings import Settings
 from .terminal import AnswerPrinter, ProgressLine, note
@@ -54,20 +54,6 @@ def prompt_text(settings: Settings) -> str:
         where = f" ({settings.prompt_file})" if settings.prompt_file is not None else ""
         raise ValueError(f"the prompt is empty{where}")
     return text
-
-
-def check_text(text: str, what: str) -> None:
-    """Check that a text from the command line or a terminal was made of whole characters.
-
-    Raises
-    ------
-    ValueError
-        It was not.
-    """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the {what} is not valid UTF-8 text (at character {error.start})") from None
 
 
 def prompt_tokens(model: Model, settings: Settings, text: str) -> tuple[list[int], bool]:

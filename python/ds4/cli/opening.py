@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4 import GGUFFile, Model, Session
+from ds4 import GGUFFile, Model, Session, WeightDataError
 
 from .memory import available_memory, require_memory
 from .settings import Settings
@@ -40,6 +40,8 @@ def opened_model(settings: Settings) -> Iterator[Model]:
             line = ProgressLine("checking", "bytes")
             try:
                 model.check(progress=line)
+            except WeightDataError as error:
+                raise ValueError(str(error)) from None  # names the weights, so --check needs no mention
             finally:
                 line.finish()
             note("all weights are finite")
@@ -100,3 +102,17 @@ def read_text(path: Path) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def check_text(text: str, what: str) -> None:
+    """Check that a text from the command line or a terminal was made of whole characters.
+
+    Raises
+    ------
+    ValueError
+        It was not.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the {what} is not valid UTF-8 text (at character {error.start})") from None

@@ -1,4 +1,5 @@
-"""A conversation: one session, each turn extends it. A line beginning with a slash is a command, never a message.
+"""A conversation: one session, each turn extends it. A line beginning with a slash is a command, never a
+message; two slashes send the rest as a message that begins with one.
 
 On a terminal lines are edited by prompt_toolkit and kept in a history file; otherwise every line of standard input is
 one message, and only the answers go to standard output.
@@ -15,8 +16,8 @@ from ds4 import DS4Error, Model, Session
 from .conversation import Conversation, fitting_mode
 from .interrupts import ctrl_c_ignored, ctrl_c_raises
 from .lines import LineReader
-from .oneshot import Listener, check_fits, check_text, make_sampler
-from .opening import make_session, opened_model, read_text
+from .oneshot import Listener, check_fits, make_sampler
+from .opening import check_text, make_session, opened_model, read_text
 from .options import MAX_CONTEXT
 from .reply import make_reply
 from .settings import Settings
@@ -30,6 +31,7 @@ _HELP = """\
 /ctx N           go on in a context of N positions; the conversation is computed again with the next message
 /read FILE       send the content of a file as the next message
 /quit or /exit   leave (Ctrl-D does the same)
+//TEXT           send /TEXT as a message
 Ctrl-C stops an answer."""
 
 
@@ -77,6 +79,8 @@ class Repl:
             "/nothink": lambda rest: self._set_mode("nothink", rest),
             "/ctx": self._set_context,
             "/read": self._read,
+            "/quit": lambda rest: _no_argument("/quit", rest),
+            "/exit": lambda rest: _no_argument("/exit", rest),
         }
 
     def close(self) -> None:
@@ -105,7 +109,10 @@ class Repl:
         return 1 if failed and not reader.interactive else 0
 
     def _handle(self, line: str) -> None:
-        message = self._command(line) if line.startswith("/") else line
+        if line.startswith("//"):
+            message: str | None = line[1:]
+        else:
+            message = self._command(line) if line.startswith("/") else line
         if message is not None and message.strip():
             self._turn(message)
 
@@ -136,11 +143,11 @@ class Repl:
     # Commands: each returns a message to send, or None.
 
     def _command(self, line: str) -> str | None:
-        word, _, rest = line.strip().partition(" ")
+        word, *others = line.split(maxsplit=1)
         action = self._commands.get(word)
         if action is None:
             raise CommandError(f"unknown command {word}; /help lists the commands")
-        return action(rest.strip())
+        return action(others[0].strip() if others else "")
 
     def _help(self, rest: str) -> None:
         _no_argument("/help", rest)

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TextIO
 
-from ds4 import UnsupportedModelError
+from ds4 import UnsupportedModelError, WeightDataError
 
 _SHOWN_DIFFERENCES = 20
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -72,6 +72,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not str(error):
         return "memory is exhausted"
     lines = (str(error) or type(error).__name__).splitlines()
+    if isinstance(error, WeightDataError):
+        lines[-1] += " (ds4 --check names them)"
     if isinstance(error, UnsupportedModelError) and len(lines) > _SHOWN_DIFFERENCES:
         hidden = len(lines) - _SHOWN_DIFFERENCES
         lines = [*lines[:_SHOWN_DIFFERENCES], f"and {hidden} more; ds4 inspect lists all"]

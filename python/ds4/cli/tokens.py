@@ -9,7 +9,7 @@ import click
 from ds4 import Model
 
 from .diagnostics import print_tokens
-from .opening import read_text
+from .opening import check_text, read_text
 from .options import take
 
 _EXAMPLES = """\b
@@ -32,5 +32,6 @@ def command(text: str | None, model: Path | None, prompt_file: Path | None, as_j
     if prompt_file is not None:
         text = read_text(prompt_file)
     assert text is not None
+    check_text(text, "text")
     print_tokens(model if model is not None else Model.embedded_path(), text, as_json=as_json)
     return 0

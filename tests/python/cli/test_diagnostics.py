@@ -109,6 +109,18 @@ def test_perplexity_of_too_short_a_text(ds4: Any, model_path: Path, tmp_path: Pa
     assert str(path) in done.stderr and "32" in done.stderr
 
 
+def test_perplexity_of_too_long_a_text(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    """The message speaks of the text; there is no prompt and no reply."""
+    path = tmp_path / "long.txt"
+    path.write_text("one and two " * 100)
+    n_tokens = int(ds4("tokens", "-m", model_path, "--prompt-file", path).stderr.split()[1])
+    done = ds4("-m", model_path, "--perplexity-file", path, "-c", n_tokens - 1)
+    assert done.returncode == 1
+    assert f"{n_tokens} tokens of the text" in done.stderr and f"-c {n_tokens} or more" in done.stderr
+    assert "prompt" not in done.stderr and "reply" not in done.stderr
+    assert ds4("-m", model_path, "--perplexity-file", path, "-c", n_tokens).returncode == 0
+
+
 def test_unwritable_output_is_a_message(ds4: Any, model_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "missing" / "logits.json"
     done = ds4("-m", model_path, "-p", "hi", "--dump-logits", out)

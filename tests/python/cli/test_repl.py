@@ -51,7 +51,7 @@ def test_commands(ds4: Any, model_path: Path, tmp_path: Path) -> None:
         "/think",
         "/nothink",
         "/ctx 600",
-        f"/read {path}",
+        f"/read\t{path}",
         "/think-max",
         "/ctx nonsense",
         "/quit",
@@ -73,7 +73,8 @@ def test_bytes_that_are_no_text(model_path: Path, environment: dict[str, str]) -
 
 
 @pytest.mark.parametrize(
-    "line", ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/read ~nosuchuser/x", "/think now"]
+    "line",
+    ["/frobnicate", "/Think", "/ctx", "/read", "/read /nowhere/file", "/read ~nosuchuser/x", "/think now", "/quit now"],
 )
 def test_wrong_commands_are_errors_without_a_model_call(ds4: Any, model_path: Path, line: str) -> None:
     done = ds4("-m", model_path, *OPTIONS, stdin=line + "\n")
@@ -89,6 +90,22 @@ def test_full_context_is_told_and_the_conversation_goes_on(ds4: Any, model_path:
     assert done.returncode == 1
     assert "room for 16" in done.stderr
     assert done.stderr.count("prefill") == 2
+
+
+def test_quit_takes_no_argument(ds4: Any, model_path: Path) -> None:
+    done = ds4("-m", model_path, *OPTIONS, stdin="/quit now\n/exit\n/help\n")
+    assert "/quit takes no argument, found 'now'" in done.stderr
+    assert "/read FILE" not in done.stderr
+
+
+def test_two_slashes_send_one(ds4: Any, model_path: Path) -> None:
+    """The prompt has the tokens of the text with one slash."""
+    done = ds4("-m", model_path, *OPTIONS, stdin="//help\n")
+    assert done.returncode == 0, done.stderr
+    alone = ds4("-m", model_path, *OPTIONS, "-p", "/help")
+    assert done.stdout == alone.stdout
+    counts = [re.findall(r"prefill (\d+) tokens", run.stderr) for run in (done, alone)]
+    assert counts[0] == counts[1] != []
 
 
 def test_unknown_home_is_a_message_and_the_conversation_goes_on(ds4: Any, model_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from ds4.cli.lines import _trim
 from ds4.cli.memory import MemoryRefusedError, available_memory, parse_size, require_memory, show_size
 from ds4.cli.reply import make_reply
 from ds4.cli.settings import Settings
+from ds4.cli.terminal import ProgressLine
 from ds4.sampling import Sampler
 from ds4.session import Step
 from ds4.tokenizer import Tokenizer
@@ -71,6 +74,24 @@ def test_memory_advice() -> None:
         require_memory(10, 50, 15, n_ctx=8, force=False)
     with pytest.raises(MemoryRefusedError, match="--force-memory"):
         require_memory(100, 5, 15, n_ctx=8, force=False)
+
+
+def test_progress_is_one_line_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def fileno(self) -> int:
+            return 2
+
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setattr("os.get_terminal_size", lambda fd: os.terminal_size((20, 5)))
+    line = ProgressLine("prefill", "tokens")
+    line._next = 0.0
+    line(123456, 7654321)
+    line.finish()
+    assert shown.getvalue() == "\r\x1b[Kds4: prefill 123456\r\x1b[K"
 
 
 @pytest.mark.parametrize("mode", ["think", "think-max", "nothink"])
