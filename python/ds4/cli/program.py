@@ -28,12 +28,16 @@ Without a command ds4 chats; the options below belong to that. The answer goes t
 speeds go to standard error, and so does the reasoning when standard output is not a terminal."""
 
 
+_UNNAMED = "ds4.unnamed"  # "chat" was not typed
+
+
 class _Program(click.Group):
     """A group whose command is "chat" when the first word is not the name of another one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help", "--version")):
             args = ["chat", *args]
+            ctx.meta[_UNNAMED] = True
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -49,10 +53,16 @@ class _Program(click.Group):
         formatter.write_usage(ctx.command_path, "COMMAND [ARGUMENTS]", prefix="       ")
 
 
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        print(f"ds4 {ds4.__version__} (core {ds4.native_version()}, cpu variant {ds4.cpu_isa()})")
+        ctx.exit()
+
+
 @click.group(
     cls=_Program, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(ds4.__version__, message="ds4 %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def program() -> None:
     """Run DeepSeek V4 on your own machine."""
 
@@ -102,5 +112,6 @@ def run(argv: Sequence[str] | None) -> int:
 
 def _print_usage_error(error: click.UsageError) -> None:
     note(error.format_message())
-    path = error.ctx.command_path if error.ctx is not None else "ds4"
+    ctx = error.ctx
+    path = ctx.command_path if ctx is not None and not ctx.meta.get(_UNNAMED) else "ds4"
     tell(f"{path} -h lists the options\n")

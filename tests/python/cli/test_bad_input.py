@@ -99,7 +99,9 @@ def test_check_finds_nan(refused: Any, tmp_path: Path) -> None:
     bad[3, 5] = np.nan
     weights["layers.2.attn.wq_a.weight"] = bad
     path = write_tiny_gguf(tmp_path / "nan.gguf", "flash", weights=weights)
-    refused("-m", path, "--check", "-p", "x", words=("blk.2.attn_q_a.weight",))
+    message = refused("-m", path, "--check", "-p", "x", words=("blk.2.attn_q_a.weight",))
+    assert "names them" not in message
+    refused("-m", path, "-p", "x", words=("weights look damaged", "(ds4 --check names them)"))
 
 
 def test_unknown_backend_says_why(refused: Any, model_path: Path) -> None:
@@ -120,7 +122,13 @@ def test_mtp_file_of_another_model(refused: Any, tiny_gguf: Any, model_path: Pat
 
 
 def test_text_that_is_no_utf8(refused: Any, model_path: Path) -> None:
-    refused("-m", model_path, "-p", "a\udcff", words=("not valid UTF-8",))
+    words = ("not valid UTF-8 text (at character 1)",)
+    refused("-m", model_path, "-p", "a\udcff", words=("the prompt is", *words))
+    refused("-m", model_path, "-p", "a", "-sys", "a\udcff", words=("the system text is", *words))
+    refused("-m", model_path, "-sys", "a\udcff", words=("the system text is", *words))
+    refused("-m", model_path, "-p", "a", "--backend", "a\udcff", words=("the name of the backend is", *words))
+    refused("tokens", "-m", model_path, "a\udcff", words=("the text is", *words))
+    refused("convert", "a", "b", "--type", "f16", "--name", "a\udcff", words=("the name is", *words))
 
 
 def test_mtp_file_that_is_none(refused: Any, model_path: Path, tmp_path: Path) -> None:
@@ -174,7 +182,12 @@ def test_wrong_command_lines_are_usage_errors(capsys: pytest.CaptureFixture[str]
 
 
 def test_usage_errors_of_the_program(refused: Any) -> None:
-    refused("--bogus", code=2, words=("ds4: ", "--bogus", "-h lists the options"))
+    """The hint repeats what was typed."""
+    for typed in ("ds4", "ds4 chat", "ds4 inspect"):
+        message = refused(*typed.split()[1:], "--bogus", code=2, words=("ds4: ", "--bogus"))
+        assert message.splitlines()[-1] == f"{typed} -h lists the options"
+    assert refused("-n", 0, code=2).splitlines()[-1] == "ds4 -h lists the options"
+    assert refused("-p", "x", "--think", "--nothink", code=2).splitlines()[-1] == "ds4 -h lists the options"
 
 
 def test_a_closed_output_is_no_traceback(ds4: Any, model_path: Path, environment: dict[str, str]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import ds4 as package
 import pytest
 from ds4.cli.main import main
 from ds4.cli.options import OPTIONS
+from ds4.quantize import conversion
 
 # A value for every option of the help, and the words around it that make it useful.
 ONE_SHOT = ["-p", "hi", "-n", "1"]
@@ -101,6 +105,34 @@ def test_options_of_other_commands(ds4: Any, model_path: Path, tmp_path: Path, c
     assert done.returncode == 0, done.stderr
     listed = _options_of(ds4(command, "-h").stdout)
     assert {a for a in args if a.startswith("--")} <= listed
+
+
+def test_version_names_the_core(ds4: Any, environment: dict[str, str]) -> None:
+    text = ds4("--version").stdout
+    assert text == f"ds4 {package.__version__} (core {package.native_version()}, cpu variant {package.cpu_isa()})\n"
+    as_module = [sys.executable, "-m", "ds4", "--version"]
+    done = subprocess.run(as_module, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, text)
+
+
+def test_convert_says_what_it_reads(ds4: Any) -> None:
+    text = " ".join(ds4("convert", "-h").stdout.split())
+    assert "BF16, F16 or F32" in text and "FP8 and FP4, are not read yet" in text
+    assert "workshop" not in text
+
+
+def test_convert_refuses_the_published_form_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise conversion.CheckpointError("dir: " + conversion._QUANTIZED_MESSAGE.format(found="a thing"))
+
+    monkeypatch.setattr("ds4.cli.convert.plan_conversion", refuse)
+    assert main(["convert", "dir", "out.gguf", "--type", "f16"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("ds4: dir: this checkpoint holds a thing: ")
+    assert "FP8 and FP4, which ds4 does not read yet" in message and "BF16, F16 or F32" in message
+    assert "workshop" not in message
 
 
 def test_table_and_help_have_the_same_options() -> None:
