@@ -57,8 +57,6 @@ NATIVE_FLOORS = {
 # Rooms of one floor that see each other all the same, and why.
 NATIVE_SIBLINGS = {
     ("gguf", "quant"): "the size of a tensor follows from its type",
-    ("model", "kv"): "the layer graph reads and writes the cache rows",
-    ("kv", "model"): "the cache is laid out by the model's shape",
 }
 
 

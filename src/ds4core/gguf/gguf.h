@@ -31,7 +31,6 @@ const char *kv_type_name(uint32_t type);  // "u32"; "unknown" for an unknown typ
 // Element i of a scalar or of an array of numbers, read leniently: writers differ in width, sign and int or float.
 // False when the type is not numeric or the value does not fit (negative, fractional, too large).
 bool read_u64(const ds4_gguf_kv &kv, uint64_t i, uint64_t *out);
-bool read_i64(const ds4_gguf_kv &kv, uint64_t i, int64_t *out);
 bool read_f64(const ds4_gguf_kv &kv, uint64_t i, double *out);
 
 }  // namespace ds4
@@ -48,17 +47,11 @@ struct ds4_gguf {
 
     // Scalar values by key; false when the key is absent, or holds another kind of value or an array.
     bool kv_u64(std::string_view key, uint64_t *out) const;
-    bool kv_i64(std::string_view key, int64_t *out) const;
     bool kv_f64(std::string_view key, double *out) const;
     bool kv_bool(std::string_view key, bool *out) const;
     bool kv_string(std::string_view key, std::string_view *out) const;
-    // Arrays by key; false also when one element cannot be read as asked. Strings point into the mapping.
-    bool kv_u64_array(std::string_view key, std::vector<uint64_t> *out) const;
-    bool kv_i64_array(std::string_view key, std::vector<int64_t> *out) const;
+    // An array of numbers by key; false also when one element is none.
     bool kv_f64_array(std::string_view key, std::vector<double> *out) const;
-    bool kv_string_array(std::string_view key, std::vector<std::string_view> *out) const;
-    // The length of an array of any type; false when the key is absent or no array.
-    bool kv_array_count(std::string_view key, uint64_t *out) const;
 };
 
 namespace ds4 {

@@ -73,15 +73,6 @@ template <class View, class Names> const View *find(const std::vector<View> &rec
     return &records[*it];
 }
 
-template <class T, class Read> bool read_array(const ds4_gguf_kv *kv, std::vector<T> *out, Read read) {
-    if (!kv || kv->type != DS4_KV_ARRAY || kv_type_bytes(kv->elem_type) == 0) return false;
-    std::vector<T> values(static_cast<size_t>(kv->count));
-    for (uint64_t i = 0; i < kv->count; ++i)
-        if (!read(*kv, i, &values[static_cast<size_t>(i)])) return false;
-    out->swap(values);
-    return true;
-}
-
 }  // namespace
 
 bool read_u64(const ds4_gguf_kv &kv, uint64_t i, uint64_t *out) {
@@ -92,22 +83,6 @@ bool read_u64(const ds4_gguf_kv &kv, uint64_t i, uint64_t *out) {
     }
     if (n.kind != Number::kFloat || !(n.f >= 0 && n.f < 0x1p64) || n.f != std::floor(n.f)) return false;
     *out = static_cast<uint64_t>(n.f);
-    return true;
-}
-
-bool read_i64(const ds4_gguf_kv &kv, uint64_t i, int64_t *out) {
-    const Number n = number_at(kv, i);
-    if (n.kind == Number::kSigned) {
-        *out = n.i;
-        return true;
-    }
-    if (n.kind == Number::kUnsigned) {
-        if (n.u > static_cast<uint64_t>(INT64_MAX)) return false;
-        *out = static_cast<int64_t>(n.u);
-        return true;
-    }
-    if (n.kind != Number::kFloat || !(n.f >= -0x1p63 && n.f < 0x1p63) || n.f != std::floor(n.f)) return false;
-    *out = static_cast<int64_t>(n.f);
     return true;
 }
 
@@ -137,11 +112,6 @@ bool ds4_gguf::kv_u64(std::string_view key, uint64_t *out) const {
     return kv && kv->type != DS4_KV_ARRAY && ds4::read_u64(*kv, 0, out);
 }
 
-bool ds4_gguf::kv_i64(std::string_view key, int64_t *out) const {
-    const ds4_gguf_kv *kv = find_kv(key);
-    return kv && kv->type != DS4_KV_ARRAY && ds4::read_i64(*kv, 0, out);
-}
-
 bool ds4_gguf::kv_f64(std::string_view key, double *out) const {
     const ds4_gguf_kv *kv = find_kv(key);
     return kv && kv->type != DS4_KV_ARRAY && ds4::read_f64(*kv, 0, out);
@@ -167,36 +137,12 @@ bool ds4_gguf::kv_string(std::string_view key, std::string_view *out) const {
     return true;
 }
 
-bool ds4_gguf::kv_u64_array(std::string_view key, std::vector<uint64_t> *out) const {
-    return ds4::read_array(find_kv(key), out, ds4::read_u64);
-}
-
-bool ds4_gguf::kv_i64_array(std::string_view key, std::vector<int64_t> *out) const {
-    return ds4::read_array(find_kv(key), out, ds4::read_i64);
-}
-
 bool ds4_gguf::kv_f64_array(std::string_view key, std::vector<double> *out) const {
-    return ds4::read_array(find_kv(key), out, ds4::read_f64);
-}
-
-bool ds4_gguf::kv_string_array(std::string_view key, std::vector<std::string_view> *out) const {
     const ds4_gguf_kv *kv = find_kv(key);
-    if (!kv || kv->type != DS4_KV_ARRAY || kv->elem_type != DS4_KV_STRING) return false;
-    std::vector<std::string_view> values;
-    values.reserve(static_cast<size_t>(kv->count));
-    const uint8_t *p = kv->data;
-    for (uint64_t i = 0; i < kv->count; ++i) {  // lengths were checked when the file was opened
-        const uint64_t n = ds4::load<uint64_t>(p);
-        values.emplace_back(reinterpret_cast<const char *>(p + 8), static_cast<size_t>(n));
-        p += 8 + n;
-    }
+    if (!kv || kv->type != DS4_KV_ARRAY || ds4::kv_type_bytes(kv->elem_type) == 0) return false;
+    std::vector<double> values(static_cast<size_t>(kv->count));
+    for (uint64_t i = 0; i < kv->count; ++i)
+        if (!ds4::read_f64(*kv, i, &values[static_cast<size_t>(i)])) return false;
     out->swap(values);
-    return true;
-}
-
-bool ds4_gguf::kv_array_count(std::string_view key, uint64_t *out) const {
-    const ds4_gguf_kv *kv = find_kv(key);
-    if (!kv || kv->type != DS4_KV_ARRAY) return false;
-    *out = kv->count;
     return true;
 }
