@@ -106,6 +106,17 @@ def test_mtp_block_equals_its_definition(model: ds4.Model, golden: Golden, lengt
             compare_logits(ours, expected, positions=[position], what="MTP logits")
 
 
+@pytest.mark.parametrize("length", [n for n in LENGTHS if n > 1])
+def test_mtp_block_after_one_prefill(model: ds4.Model, golden: Golden, length: int) -> None:
+    """The same after a prefill from nothing, whose first chunk completes pairs of its own."""
+    prompt = golden.prompts[length]
+    position = int(prompt.mtp_positions[-1])
+    with model.session(n_ctx=1024, mtp=True, chunk=64, **PLAIN) as session:
+        session.sync(prompt.tokens[: position + 1])
+        ours = session.mtp_logits(int(prompt.tokens[position + 1]))
+    compare_logits(ours, prompt.mtp_logits[-1], positions=[position], what="MTP logits")
+
+
 def test_mtp_does_not_move_the_session(model: ds4.Model, golden: Golden) -> None:
     """A draft leaves no trace: neither in the logits that follow nor in later drafts."""
     tokens = golden.prompts[129].tokens
