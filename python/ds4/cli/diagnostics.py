@@ -15,6 +15,7 @@ from ds4 import GGUFFile, Model, Session, Tokenizer, log_softmax
 
 from .oneshot import prompt_text, prompt_tokens
 from .opening import make_session, opened_model, read_text, tokenizer_file
+from .output import OutputFile
 from .settings import Settings
 from .terminal import ProgressLine, note
 
@@ -52,6 +53,13 @@ def dump_logits(settings: Settings) -> int:
     """Write the logits after the prompt."""
     text = prompt_text(settings)
     assert settings.dump_logits is not None
+    with OutputFile(settings.dump_logits) as out:
+        n_logits, n_tokens = _write_logits(settings, text, out)
+    note(f"wrote {out.name}: {n_logits} logits after {n_tokens} tokens")
+    return 0
+
+
+def _write_logits(settings: Settings, text: str, out: OutputFile) -> tuple[int, int]:
     with opened_model(settings) as model:
         ids, _ = prompt_tokens(model, settings, text)
         with make_session(model, settings, settings.ctx) as session:
@@ -67,16 +75,21 @@ def dump_logits(settings: Settings) -> int:
             "argmax_logit": float(f"{logits[best]:.9g}"),
         }
     numbers = ", ".join(f"{v:.9g}" if math.isfinite(v) else "null" for v in logits.tolist())
-    with open(settings.dump_logits, "w", encoding="utf-8") as f:
-        f.write(_open_object(head) + f',\n "logits": [{numbers}]\n}}\n')
-    note(f"wrote {settings.dump_logits}: {logits.size} logits after {len(ids)} tokens")
-    return 0
+    out.write(_open_object(head) + f',\n "logits": [{numbers}]\n}}\n')
+    return int(logits.size), len(ids)
 
 
 def dump_logprobs(settings: Settings) -> int:
     """Write a greedy answer step by step, with the best alternatives."""
     text = prompt_text(settings)
     assert settings.dump_logprobs is not None
+    with OutputFile(settings.dump_logprobs) as out:
+        n_steps = _write_logprobs(settings, text, out)
+    note(f"wrote {out.name}: {n_steps} steps")
+    return 0
+
+
+def _write_logprobs(settings: Settings, text: str, out: OutputFile) -> int:
     top_k = settings.logprobs_top_k or _DEFAULT_TOP_K
     with opened_model(settings) as model:
         ids, _ = prompt_tokens(model, settings, text)
@@ -84,11 +97,9 @@ def dump_logprobs(settings: Settings) -> int:
             _prefill(session, ids)
             steps = _greedy_steps(session, model.tokenizer, top_k, min(settings.tokens, settings.ctx - len(ids)))
         head = {**_source(model, settings), "prompt_tokens": len(ids), "ctx": settings.ctx, "top_k": top_k}
-    with open(settings.dump_logprobs, "w", encoding="utf-8") as f:
-        lines = ",\n  ".join(json.dumps(step, ensure_ascii=False, allow_nan=False) for step in steps)
-        f.write(_open_object(head) + f',\n "steps": [\n  {lines}\n ]\n}}\n')
-    note(f"wrote {settings.dump_logprobs}: {len(steps)} steps")
-    return 0
+    lines = ",\n  ".join(json.dumps(step, ensure_ascii=False, allow_nan=False) for step in steps)
+    out.write(_open_object(head) + f',\n "steps": [\n  {lines}\n ]\n}}\n')
+    return len(steps)
 
 
 def _greedy_steps(session: Session, tokenizer: Tokenizer, top_k: int, n_steps: int) -> list[dict[str, Any]]:

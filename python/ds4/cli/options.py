@@ -187,11 +187,12 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     }),
     "dump_logits": (("--dump-logits",), {
         "type": _FILE, "metavar": "FILE",
-        "help": "Write the logits after the prompt as JSON, and exit.",
+        "help": "Write the logits after the prompt as JSON (- is standard output), and exit.",
     }),
     "dump_logprobs": (("--dump-logprobs",), {
         "type": _FILE, "metavar": "FILE",
-        "help": "Write the steps of a greedy answer with the best alternatives as JSON, and exit.",
+        "help": "Write the steps of a greedy answer with the best alternatives as JSON (- is standard output), "
+        "and exit.",
     }),
     "logprobs_top_k": (("--logprobs-top-k",), {
         "type": Whole(1, MAX_TOP_LOGPROBS), "metavar": "N", "default": None,

@@ -121,6 +121,51 @@ def test_perplexity_of_too_long_a_text(ds4: Any, model_path: Path, tmp_path: Pat
     assert ds4("-m", model_path, "--perplexity-file", path, "-c", n_tokens).returncode == 0
 
 
+@pytest.mark.parametrize("option", ["--dump-logits", "--dump-logprobs"])
+def test_output_is_checked_before_the_work(ds4: Any, tmp_path: Path, option: str) -> None:
+    """The note about the model of the package comes when that is opened: never, here."""
+    (tmp_path / "text").write_text("old")
+    for out, words in (
+        (tmp_path / "missing" / "x.json", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "text" / "x.json", "Not a directory"),
+        (tmp_path / ("x" * 300), "name too long"),
+    ):
+        done = ds4("-p", "hi", option, out)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[0].startswith(f"ds4: {out}: ") and words in done.stderr
+
+
+def test_output_appears_when_it_is_complete(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "real.json").write_text("old")
+    (folder / "real.json").chmod(0o640)
+    (folder / "link.json").symlink_to("real.json")
+    failed = ds4("-m", model_path, "-p", "hi", "-c", 2, "--dump-logits", folder / "link.json")
+    assert failed.returncode == 1
+    assert (folder / "real.json").read_text() == "old"
+    done = ds4("-m", model_path, "-p", "hi", "--dump-logits", folder / "link.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "real.json").read_text())["vocab"] == 512
+    assert (folder / "real.json").stat().st_mode & 0o777 == 0o640
+    assert (folder / "link.json").is_symlink()
+    assert sorted(p.name for p in folder.iterdir()) == ["link.json", "real.json"]
+
+
+def test_output_to_devices(ds4: Any, model_path: Path) -> None:
+    for option, key in (("--dump-logits", "logits"), ("--dump-logprobs", "steps")):
+        common = ["-m", model_path, "-p", "hi", *(["-n", 1] if key == "steps" else []), option]
+        full = ds4(*common, "/dev/full")
+        assert full.returncode == 1
+        assert "ds4: /dev/full: No space left on device" in full.stderr
+        for name in ("-", "/dev/stdout"):
+            done = ds4(*common, name)
+            assert done.returncode == 0, done.stderr
+            assert key in json.loads(done.stdout)
+        assert "wrote /dev/stdout" in done.stderr
+
+
 def test_unwritable_output_is_a_message(ds4: Any, model_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "missing" / "logits.json"
     done = ds4("-m", model_path, "-p", "hi", "--dump-logits", out)
