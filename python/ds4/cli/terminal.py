@@ -102,15 +102,13 @@ class AnswerPrinter:
         """Print a piece of the answer."""
         self._end_reasoning("\n")
         self._last["content"] = text or self._last["content"]
-        self._stdout.write(text)
-        self._stdout.flush()
+        self._send(text)
 
     def finish(self) -> None:
         """End the reply: attributes off, the line closed."""
         self._end_reasoning("")
         if self._last["content"] and not self._last["content"].endswith("\n"):
-            self._stdout.write("\n")
-            self._stdout.flush()
+            self._send("\n")
         self._last["content"] = ""
 
     def _end_reasoning(self, gap: str) -> None:
@@ -121,11 +119,19 @@ class AnswerPrinter:
             self._aside(gap if self._last["reasoning"].endswith("\n") else "\n" + gap)
         self._last["reasoning"] = ""
 
+    def _send(self, text: str) -> None:
+        try:
+            self._stdout.write(text)
+            self._stdout.flush()
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, os.strerror(error.errno), "standard output") from None
+
     def _aside(self, text: str) -> None:
         """Write to where the reasoning goes."""
         if self._together:
-            self._stdout.write(text)
-            self._stdout.flush()
+            self._send(text)
         else:
             tell(text)
 

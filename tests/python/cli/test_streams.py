@@ -16,14 +16,14 @@ from .conftest import TIMEOUT, program
 def shell(environment: dict[str, str], model_path: Path) -> Any:
     """Run ds4 from a shell, which can close streams; MODEL stands for the tiny model."""
 
-    def run(arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = f"{shlex.join(program())} {arguments.replace('MODEL', shlex.quote(str(model_path)))}"
         done = subprocess.run(
             ["sh", "-c", command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env={k: v for k, v in environment.items() if k != "PYTHONUNBUFFERED"},
+            env={k: v for k, v in environment.items() if k != "PYTHONUNBUFFERED"} | more,
             timeout=TIMEOUT,
             check=False,
         )
@@ -75,5 +75,11 @@ def test_errors_keep_their_code(shell: Any, redirection: str) -> None:
 @pytest.mark.parametrize("arguments", [PROMPT, "inspect MODEL", "-h"])
 def test_full_output_is_an_error(shell: Any, arguments: str) -> None:
     done = shell(f"{arguments} >/dev/full")
+    assert done.returncode == 1
+    assert "standard output: No space left on device" in done.stderr
+
+
+def test_full_output_of_an_unbuffered_python(shell: Any) -> None:
+    done = shell(f"{PROMPT} >/dev/full", PYTHONUNBUFFERED="1")
     assert done.returncode == 1
     assert "standard output: No space left on device" in done.stderr
