@@ -212,6 +212,21 @@ def test_no_home_directory_means_no_history(
     assert capsys.readouterr().err == "ds4: no history: there is no home directory\n"
 
 
+def test_history_that_goes_away_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    history = lines._prompt_session().history
+    history.store_string("one")
+    assert "+one" in (home / ".ds4_history").read_text()
+    home.rename(tmp_path / "gone")
+    history.store_string("two")
+    history.store_string("three")
+    assert capsys.readouterr().err.count("no history: ") == 1
+
+
 def test_ctrl_c_never_ends_a_conversation(terminal: Any) -> None:
     """At whatever moment it comes: at the prompt, before it, or while a command is carried out."""
     t = terminal(*OPTIONS)
