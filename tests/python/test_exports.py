@@ -69,7 +69,7 @@ def test_a_missing_native_library_is_told_in_a_sentence(tmp_path: Path) -> None:
             copy.write_bytes(path.read_bytes())
     # An editable install finds ds4 by an import hook; -S and an own path leave only the copy.
     code = (
-        f"import sys; sys.meta_path = [f for f in sys.meta_path if 'ditable' not in type(f).__name__]\n"
+        "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in type(f).__module__]\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
     )
     assert run(code + "import ds4.chat; print(ds4.chat.MODES[0])") == "chat"

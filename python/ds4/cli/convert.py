@@ -24,15 +24,14 @@ _GROUP_OF_ROLE = {
 
 _EXAMPLES = """\b
 Examples:
-  ds4 convert DeepSeek-V4-Flash flash-q8_0.gguf --type q8_0
-  ds4 convert DeepSeek-V4-Flash flash.gguf --type bf16 --dry-run
-  ds4 convert DeepSeek-V4-Flash flash.gguf --type q8_0 --mtp-out flash-mtp.gguf
+  ds4 convert checkpoint flash-q8_0.gguf --type q8_0
+  ds4 convert checkpoint flash.gguf --type bf16 --dry-run
+  ds4 convert checkpoint flash.gguf --type q8_0 --mtp-out flash-mtp.gguf
 
 SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index). Its
 tensors must be BF16, F16 or F32: the published checkpoints, in FP8 and FP4, are not read yet.
 
 OUT appears when it is complete; nothing is left when the conversion fails."""
-_QUANTIZED = ": it is the quantized (FP8 and FP4) release form"
 
 
 @click.command("convert", help=_EXAMPLES, short_help="Make a GGUF file from an official checkpoint.")
@@ -48,16 +47,7 @@ def command(
 ) -> int:
     """Run the command."""
     check_text(name or "", "name")
-    try:
-        plan = plan_conversion(source, out, recipe=recipe, mtp_out=mtp_out, name=name)
-    except ValueError as error:
-        found, quantized, _ = str(error).partition(_QUANTIZED)
-        if not quantized:
-            raise
-        raise click.ClickException(
-            f"{found}: it is in the published form, FP8 and FP4, which ds4 does not read yet; a checkpoint in BF16, "
-            "F16 or F32 can be converted"
-        ) from None
+    plan = plan_conversion(source, out, recipe=recipe, mtp_out=mtp_out, name=name)
     with plan.checkpoint:
         for text in plan.notes:
             note(text)

@@ -1,4 +1,4 @@
-"""The GGUF workshop: making model files from official checkpoints. In this release: conversion only."""
+"""Making model files from official checkpoints in BF16, F16 or F32."""
 
 from .conversion import ConversionPlan, convert, plan_conversion
 from .recipes import RECIPES

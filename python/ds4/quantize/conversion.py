@@ -28,8 +28,8 @@ _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ID_TYPES = ("I64", "I32")
 _MAX_LISTED = 30
 _QUANTIZED_MESSAGE = (
-    "this checkpoint holds {found}: it is the quantized (FP8 and FP4) release form. Converting it comes with the "
-    "GGUF workshop release of ds4; this release converts checkpoints in BF16, F16 or F32"
+    "this checkpoint holds {found}: it is in the published form, FP8 and FP4, which ds4 does not read yet; a "
+    "checkpoint in BF16, F16 or F32 can be converted"
 )
 
 Progress = Callable[[int, int, str], None]
