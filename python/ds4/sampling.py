@@ -66,7 +66,8 @@ class Sampler:
         min_p: float = 0.05,
         seed: int | None = None,
     ) -> None:
-        for name, value in ("temperature", temperature), ("top_p", top_p), ("min_p", min_p):
+        numbers: dict[str, object] = {"temperature": temperature, "top_p": top_p, "min_p": min_p}
+        for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} must be a number, not {type(value).__name__}")
         temperature, top_p, min_p = float(temperature), float(top_p), float(min_p)
