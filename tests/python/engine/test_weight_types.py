@@ -8,9 +8,9 @@ import ds4
 import numpy as np
 import pytest
 from support.compare import compare_logits
-from support.gguf_write import GGMLType
+from support.gguf_write import GGMLType, Tensor, payload_bytes, write_gguf
 from support.golden import load_golden
-from support.tiny_gguf import RECIPES, effective_weights, write_tiny_gguf
+from support.tiny_gguf import RECIPES, effective_weights, tiny_metadata, tiny_tensors, write_tiny_gguf
 
 PLAIN = {"qat": False, "rows": "f32", "n_ctx": 512}
 
@@ -67,13 +67,12 @@ def test_separate_ds4_mtp_file(tmp_path: Path) -> None:
 
 
 def test_a_type_without_kernels_is_refused_by_name(tmp_path: Path) -> None:
-    def rule(name: str) -> GGMLType:
-        return GGMLType.Q6_K if "ffn_down_exps" in name else RECIPES["f32"](name)
-
-    path = tmp_path / "q6.gguf"
-    try:
-        write_tiny_gguf(path, "flash", types=rule)
-    except (KeyError, ValueError, NotImplementedError):
-        pytest.skip("the test encoders do not write Q6_K")
-    with pytest.raises(ds4.UnsupportedModelError, match="Q6_K"):
+    """Q6_K is a sound type of the container that ds4 does not compute with."""
+    down = "blk.3.ffn_down_exps.weight"
+    tensors = [
+        Tensor(t.name, GGMLType.Q6_K, t.ne, bytes(payload_bytes(GGMLType.Q6_K, t.ne))) if t.name == down else t
+        for t in tiny_tensors("flash", part="main", types=RECIPES["q8"])
+    ]
+    path = write_gguf(tmp_path / "q6.gguf", tiny_metadata("flash", part="main"), tensors)
+    with pytest.raises(ds4.UnsupportedModelError, match=f"{down} is Q6_K, wanted F32, F16"):
         ds4.Model.open(path)
