@@ -14,7 +14,7 @@ from .settings import Settings
 from .terminal import ProgressLine, note
 
 _EMBEDDED_NOTE = (
-    "no -m: using the tiny model of the package, a toy of a few million weights. For the real one get a "
+    "no -m: using the tiny model of the package, a toy of 15 million weights. For the real one get a "
     "DeepSeek V4 Flash GGUF (about 81 GB) and give it with -m FILE"
 )
 
