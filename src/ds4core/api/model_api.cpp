@@ -23,13 +23,8 @@ ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_mode
     if (!path || !out) return fail(err, DS4_E_ARGUMENT, "ds4_model_open: path and out must not be NULL");
     ds4_model_options options;
     ds4_model_options_init(&options);
-    if (o) {
-        // A caller compiled against an older header has a shorter struct: the rest keeps its defaults.
-        if (o->struct_size < sizeof(uint32_t) || o->struct_size > sizeof(options))
-            return fail(err, DS4_E_ARGUMENT, "ds4_model_options has size %u, this library knows %zu", o->struct_size,
-                        sizeof(options));
-        memcpy(&options, o, o->struct_size);
-    }
+    const ds4_status st = ds4::take_options("ds4_model_options", o, &options, err);
+    if (st != DS4_OK) return st;
     return guarded("ds4_model_open", err, [&] { return ds4::open_model(path, options, out, err); });
 }
 
@@ -68,7 +63,7 @@ void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, in
     ds4::plan_cache(*shape, {n_ctx, chunk, rows_f16 ? 1u : 0u, with_mtp != 0}, out);
     out->scratch_bytes =
         ds4::Scratch::bytes(*shape, chunk) + ds4::cpu_backend()->work_bytes(shape, n_ctx, chunk, n_threads);
-    if (with_mtp) out->scratch_bytes += (uint64_t{chunk} + 1) * shape->n_hc * shape->n_embd * 4;
+    if (with_mtp) out->scratch_bytes += (uint64_t{chunk} + 1) * ds4::stream_bytes(*shape);
     out->total_session_bytes = out->window_bytes + out->compressed_bytes + out->indexer_bytes + out->compressor_bytes +
                                out->scratch_bytes;
 }

@@ -1,6 +1,5 @@
 // The extern "C" functions of ds4/session.h: who may enter a session, and nothing else.
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include <unistd.h>
@@ -48,13 +47,8 @@ ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_se
         return fail(err, DS4_E_STATE, "the model belongs to the parent process; open it again after fork");
     ds4_session_options options;
     ds4_session_options_init(&options);
-    if (o) {
-        // A caller compiled against an older header has a shorter struct: the rest keeps its defaults.
-        if (o->struct_size < sizeof(uint32_t) || o->struct_size > sizeof(options))
-            return fail(err, DS4_E_ARGUMENT, "ds4_session_options has size %u, this library knows %zu", o->struct_size,
-                        sizeof(options));
-        memcpy(&options, o, o->struct_size);
-    }
+    const ds4_status st = ds4::take_options("ds4_session_options", o, &options, err);
+    if (st != DS4_OK) return st;
     return guarded("ds4_session_create", err, [&] { return ds4::create_session(m, options, out, err); });
 }
 

@@ -117,7 +117,8 @@ void ring_segments(ds4_ref ring, uint64_t capacity, uint64_t bytes, uint64_t beg
 }  // namespace
 
 void KvCache::segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const {
-    const uint64_t row = cache_row_bytes(sizes_.row_type, shape_.head_dim), index_row = cache_row_bytes(sizes_.row_type, shape_.index_dim);
+    const uint64_t row = cache_row_bytes(sizes_.row_type, shape_.head_dim);
+    const uint64_t index_row = cache_row_bytes(sizes_.row_type, shape_.index_dim);
     auto window = [&](const LayerCache &l, uint64_t end) {
         // The next position sees window - 1 rows before its own.
         const uint64_t kept = shape_.window - 1;

@@ -1,6 +1,5 @@
 // Opening a model: check the whole file against the registry, then bind every tensor without copying it.
 #include <cstring>
-#include <new>
 #include <set>
 
 #include "base/error.h"
@@ -24,11 +23,15 @@ namespace {
 class Binder {
 public:
     Binder(ds4_model &m, const ds4_gguf &g) : m_(m), g_(g) {}
+    ~Binder() {
+        if (uploads_) m_.ops->queue_destroy(uploads_);
+    }
+    Binder(const Binder &) = delete;
 
     ds4_status import(ds4_error *err) {
         ds4_status st = m_.ops->buffer_import_host(m_.device, g_.file.data(), g_.info.file_bytes, keep(), err);
         file_buffer_ = m_.buffers.back();
-        return st;
+        return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, &uploads_, err) : st;
     }
 
     ds4_ref vector(const std::string &name) const {
@@ -73,13 +76,8 @@ public:
         ds4_status st = m_.ops->buffer_alloc(m_.device, v.size() * 4, slot, err);
         if (st != DS4_OK) return st;
         *out = ref(*slot);
-        ds4_queue *q = nullptr;
-        st = m_.ops->queue_create(m_.device, 1, &q, err);
-        if (st != DS4_OK) return st;
-        m_.ops->upload(q, *out, v.data(), v.size() * 4);
-        st = m_.ops->queue_wait(q, err);
-        m_.ops->queue_destroy(q);
-        return st;
+        m_.ops->upload(uploads_, *out, v.data(), v.size() * 4);
+        return m_.ops->queue_wait(uploads_, err);
     }
 
     HyperWeights hyper(const std::string &p) const {
@@ -137,6 +135,7 @@ private:
     ds4_model &m_;
     const ds4_gguf &g_;
     ds4_buffer *file_buffer_ = nullptr;
+    ds4_queue *uploads_ = nullptr;  // for the small tables
 };
 
 enum class MtpNames { none, ds4, llama };

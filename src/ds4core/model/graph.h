@@ -18,6 +18,9 @@ struct GraphSettings {
     uint32_t row_type = DS4_ROW_F16;
 };
 
+// Bytes of the residual streams of one position, float32 [n_hc][n_embd].
+inline uint64_t stream_bytes(const ds4_shape &s) { return uint64_t{s.n_hc} * s.n_embd * 4; }
+
 // Work space of one queue for chunks of up to `chunk` tokens. Sizes in floats are n * the width named.
 class Scratch {
 public:

@@ -17,8 +17,6 @@ namespace ds4 {
 
 namespace {
 
-uint64_t stream_bytes(const ds4_session &s) { return uint64_t{s.model->shape.n_hc} * s.model->shape.n_embd * 4; }
-
 // Asks the caller whether to go on; at most every 50 ms, but a cancel is seen at once.
 bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
     if (s.phase.load() == Phase::stopping) return false;
@@ -39,7 +37,7 @@ ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, d
 }
 
 void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
-    const uint32_t width = static_cast<uint32_t>(stream_bytes(s) / 4);
+    const uint32_t width = static_cast<uint32_t>(stream_bytes(s.model->shape) / 4);
     std::vector<float> values(uint64_t{n} * width);
     s.model->ops->download(s.queue, values.data(), s.scratch.streams, values.size() * 4);
     s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
@@ -49,7 +47,7 @@ void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
 // position move to their place only when all went well.
 ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
-    const uint64_t row = stream_bytes(s);
+    const uint64_t row = stream_bytes(s.model->shape);
     ops->copy(s.queue, ref(s.mtp_streams, row), s.scratch.streams, n * row);
     const uint32_t skip = pos0 == 0;  // the first token of all completes no pair
     if (n > skip) {
@@ -65,7 +63,7 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
 // Logits of the chunk's rows: all of them to `out`, or only the last; that one also to `last`. False when stopped.
 bool read_logits(ds4_session &s, uint32_t n, float *out, float *last, uint64_t done, uint64_t total) {
     const ds4_model &m = *s.model;
-    const uint64_t row = stream_bytes(s), vocab = m.shape.n_vocab;
+    const uint64_t row = stream_bytes(s.model->shape), vocab = m.shape.n_vocab;
     for (uint32_t i = out ? 0 : n - 1; i < n;) {
         const uint32_t k = std::min(n - i, Scratch::kLogitRows);
         s.graph->head(m.head, m.output_norm, advance(s.scratch.streams, i * row), k);
@@ -209,7 +207,7 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
     if (st == DS4_OK)
         st = s->cache.create(m->shape, {o.n_ctx, o.chunk, row_type, o.with_mtp != 0}, m->ops, m->device, err);
     if (st == DS4_OK && o.with_mtp)
-        st = m->ops->buffer_alloc(m->device, (uint64_t{o.chunk} + 1) * stream_bytes(*s), &s->mtp_streams, err);
+        st = m->ops->buffer_alloc(m->device, (uint64_t{o.chunk} + 1) * stream_bytes(m->shape), &s->mtp_streams, err);
     if (st != DS4_OK) return st;
     s->logits.resize(m->shape.n_vocab);
     s->next_logits.resize(m->shape.n_vocab);

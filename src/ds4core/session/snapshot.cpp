@@ -33,7 +33,7 @@ constexpr uint32_t kVersion = 1;
 uint64_t head_hash(const Header &h) { return hash_bytes(&h, offsetof(Header, head_hash)); }
 
 uint64_t mtp_bytes(const ds4_session &s) {
-    return s.mtp_streams ? uint64_t{s.model->shape.n_hc} * s.model->shape.n_embd * 4 : 0;
+    return s.mtp_streams ? stream_bytes(s.model->shape) : 0;
 }
 
 uint64_t body_bytes(const ds4_session &s, uint32_t n_tokens) {
