@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from ds4 import Model
+from support.markdown import check_runs, has_embedded_model, python_blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,18 +34,6 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-def python_blocks() -> list[str]:
-    text = (DOCS / "python.md").read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def has_embedded_model() -> bool:
-    try:
-        return Model.embedded_path().is_file()
-    except FileNotFoundError:
-        return False
-
-
 def test_documents_that_are_mentioned_exist() -> None:
     found = mentions()
     assert {name for _, name in found} >= {"docs/cli.md", "docs/formats.md", "docs/model.md"}
@@ -69,7 +55,7 @@ def test_files_named_in_the_verification_table_exist() -> None:
 
 
 def test_python_examples_compile() -> None:
-    blocks = python_blocks()
+    blocks = python_blocks(DOCS / "python.md")
     assert len(blocks) >= 8
     for number, code in enumerate(blocks, 1):
         compile(code, f"docs/python.md, block {number}", "exec")
@@ -77,13 +63,4 @@ def test_python_examples_compile() -> None:
 
 @pytest.mark.skipif(not has_embedded_model(), reason="this installation has no embedded model")
 def test_python_examples_run_in_order(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-W", "error", "-c", "\n".join(python_blocks())],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    check_runs("\n".join(python_blocks(DOCS / "python.md")), tmp_path)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from ds4 import Model
 from ds4.cli.options import OPTIONS
+from support.markdown import check_runs, has_embedded_model, python_blocks
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -19,34 +17,14 @@ CLI = ROOT / "docs" / "cli.md"
 OTHER_OPTIONS = {"--type", "--mtp-out", "--dry-run", "--help"}
 
 
-def _python_blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def _has_embedded_model() -> bool:
-    try:
-        return Model.embedded_path().is_file()
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.skipif(not _has_embedded_model(), reason="this installation has no embedded model")
-@pytest.mark.parametrize("code", _python_blocks(), ids=lambda code: code.splitlines()[0])
+@pytest.mark.skipif(not has_embedded_model(), reason="this installation has no embedded model")
+@pytest.mark.parametrize("code", python_blocks(README), ids=lambda code: code.splitlines()[0])
 def test_python_examples_run_as_written(code: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-W", "error", "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    check_runs(code, tmp_path)
 
 
 def test_there_are_examples() -> None:
-    assert len(_python_blocks()) >= 2
+    assert len(python_blocks(README)) >= 2
 
 
 @pytest.mark.parametrize("path", [README, CLI], ids=lambda p: p.name)
