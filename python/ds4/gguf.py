@@ -188,8 +188,20 @@ class Metadata(Mapping[str, Any]):
         kind, _, count = self._native.kind(self._index[key])
         return count if kind == _ARRAY else None
 
+    def kind(self, key: str) -> str:
+        """Return the stored type of a value: "u32", "string", "[i32]" for an array, and so on.
+
+        Raises
+        ------
+        KeyError
+            There is no such key.
+        """
+        kind, element, _ = self._native.kind(self._index[key])
+        return f"[{_VALUE_NAMES[element]}]" if kind == _ARRAY else _VALUE_NAMES[kind]
+
 
 _ARRAY = 9
+_VALUE_NAMES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64")
 
 
 @dataclass(frozen=True, slots=True)

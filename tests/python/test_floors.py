@@ -17,11 +17,12 @@ pytestmark = pytest.mark.skipif(not (PACKAGE.is_dir() and CORE.is_dir()), reason
 
 # Floors of the Python package. The rooms of floor 2 build on each other in the order of ENGINE; nothing there sees
 # the text rooms but `model`, which brings the two together.
-LOWEST = {"_version", "errors"}
+LOWEST = {"_version", "errors", "progress"}
 TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
-ENGINE = ["library", "gguf", "sampling", "session", "model"]
+ENGINE = ["library", "gguf", "gguf_partial", "gguf_writer", "sampling", "session", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
-PROGRAMS = {"server", "bench", "eval", "quantize", "tools"}
+TOOLS = {"imatrix"}  # files that more than one program reads
+PROGRAMS = {"server", "bench", "eval", "quantize", "score"}
 TOP = {"cli", "agent"}
 
 
@@ -34,12 +35,14 @@ def may_import(room: str) -> set[str]:
     if room in TEXT:
         return {"errors"} | (TEXT - {"chat"})
     if room in ENGINE:
-        return {"_native", "errors"} | TEXT | set(ENGINE[: ENGINE.index(room)])
+        return {"_native"} | LOWEST | TEXT | set(ENGINE[: ENGINE.index(room)])
     if room == "":
         return LOWEST | TEXT | set(ENGINE)
-    if room in PROGRAMS:
+    if room in TOOLS:
         return PUBLIC
-    return PUBLIC | PROGRAMS | TOP
+    if room in PROGRAMS:
+        return PUBLIC | TOOLS
+    return PUBLIC | TOOLS | PROGRAMS | TOP
 
 
 # Floors of the core.

@@ -161,7 +161,12 @@ class ProgressLine:
             return
         self._next = now + (_TTY_PERIOD if self._live else _LOG_PERIOD)
         rate = done / (now - self._begin)
-        text = f"ds4: {self._what} {done} of {total} {self._unit} ({100 * done // total} %), {rate:.1f} {self._unit}/s"
+        if self._unit == "bytes":
+            amount, speed = f"{done / 1e9:.2f} of {total / 1e9:.2f} GB", f"{rate / 1e6:.1f} MB/s"
+        else:
+            amount, speed = f"{done} of {total} {self._unit}", f"{rate:.1f} {self._unit}/s"
+        left = f", {_duration((total - done) / rate)} left" if done else ""
+        text = f"ds4: {self._what} {amount} ({100 * done // total} %), {speed}{left}"
         tell(f"\r\x1b[K{_cut(text)}" if self._live else text + "\n")
         self._drawn = self._live
 
@@ -170,6 +175,12 @@ class ProgressLine:
         if self._drawn:
             tell("\r\x1b[K")
             self._drawn = False
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _cut(text: str) -> str:

@@ -8,14 +8,16 @@ size of the model.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ds4.gguf_writer import KV, GGUFWriter, TensorInfo, check_targets, make_layout
+from ds4.progress import Progress
+
 from . import hftensors
 from .encode import UnencodableValueError, encode, encode_ids
-from .gguf_writer import KV, GGUFWriter, TensorInfo, check_targets, make_layout
 from .hfconfig import ARCHITECTURE, Shape, model_keys, read_shape
 from .hftokenizer import tokenizer_keys
 from .recipes import RECIPES, file_type, type_of
@@ -31,9 +33,6 @@ _QUANTIZED_MESSAGE = (
     "this checkpoint holds {found}: it is in the published form, FP8 and FP4, which ds4 does not read yet; a "
     "checkpoint in BF16, F16 or F32 can be converted"
 )
-
-Progress = Callable[[int, int, str], None]
-"""Called with bytes written, bytes in all, and the name of the tensor at hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from .gguf_writer import KV
+from ds4.gguf_writer import KV
+
 from .safetensors import CheckpointError, shown
 
 MODEL_TYPE = "deepseek_v4"

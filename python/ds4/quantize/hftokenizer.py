@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ds4.gguf_writer import KV
 from ds4.tokenizer_json import read_tokenizer_json
 
-from .gguf_writer import KV
 from .hfconfig import Shape
 from .safetensors import CheckpointError
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ds4 import Model, UnsupportedModelError
-
-from .gguf_writer import KV, TensorInfo, make_layout, write_sparse
+from ds4.gguf_writer import KV, TensorInfo, make_layout, write_sparse
 
 
 def check_runs(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> None:

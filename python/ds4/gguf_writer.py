@@ -2,7 +2,8 @@
 
 The directory is known before the first payload byte: offsets are canonical (payloads in directory order, each at a
 multiple of the alignment). A file appears under its final name only when it is complete and on the disk: it is
-written under a temporary name in the same directory, synced, and renamed; whatever goes wrong leaves nothing there.
+written under another name in the same directory, synced, and renamed. A write that can be resumed leaves the tensors
+it finished in `NAME.part` when it is interrupted (`ds4.gguf_partial`); any other leaves nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import os
 import shutil
 import struct
 import tempfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from .gguf import GGUFFile, type_info
+from .gguf_partial import PartialFile, partial_bytes
 
 ALIGNMENT = 32
+"""Alignment of payloads in a file without the key `general.alignment`."""
 VERSION = 3
 
 VALUE_TYPES = {
@@ -27,9 +34,6 @@ VALUE_TYPES = {
     "f32": (6, "<f"), "bool": (7, "<B"), "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d"),
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-
-TENSOR_TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q8_0": (8, 32, 34), "I32": (26, 1, 4), "BF16": (30, 1, 2)}
-"""The types this writer is used with: id, elements of a block, bytes of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,11 @@ class TensorInfo:
     @property
     def n_bytes(self) -> int:
         """Bytes of the payload; rows are whole blocks."""
-        _, block, size = TENSOR_TYPES[self.type]
+        info = type_info(self.type)
+        block = info.block_elements
         if self.ne[0] % block:
             raise ValueError(f"{self.name}: rows of {self.ne[0]} values do not fill {self.type} blocks of {block}")
-        return math.prod(self.ne) // block * size
+        return info.n_bytes(math.prod(self.ne))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +92,34 @@ class Layout:
     """Size of the whole file."""
 
 
+def records_of(file: GGUFFile) -> list[KV]:
+    """Return the metadata of a file as records to be written; their bytes are those of the file."""
+    return [KV(key, file.metadata.kind(key), file.metadata[key]) for key in file.metadata]
+
+
 def make_layout(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> Layout:
-    """Lay out a file: canonical offsets, alignment `ALIGNMENT`."""
+    """Lay out a file: canonical offsets; the alignment is that of `general.alignment`, or `ALIGNMENT`."""
+    alignment = next((kv.value for kv in kvs if kv.key == "general.alignment"), ALIGNMENT)
     for names in ([kv.key for kv in kvs], [t.name for t in tensors]):
         if len(set(names)) != len(names):
             raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} occurs twice")
     relative, position = [], 0
     for tensor in tensors:
         relative.append(position)
-        position += _aligned(tensor.n_bytes)
+        position += _aligned(tensor.n_bytes, alignment)
     parts = [b"GGUF", struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
     parts += [kv.encode() for kv in kvs]
     for tensor, offset in zip(tensors, relative, strict=True):
         parts.append(_string(tensor.name))
         parts.append(struct.pack(f"<I{len(tensor.ne)}Q", len(tensor.ne), *tensor.ne))
-        parts.append(struct.pack("<IQ", TENSOR_TYPES[tensor.type][0], offset))
+        parts.append(struct.pack("<IQ", type_info(tensor.type).id, offset))
     header = b"".join(parts)
-    header += bytes(_aligned(len(header)) - len(header))
+    header += bytes(_aligned(len(header), alignment) - len(header))
     return Layout(header, tuple(len(header) + o for o in relative), len(header) + position)
 
 
 class GGUFWriter:
-    """Write one GGUF file: `write`, then `publish`; `discard` removes what was not published.
+    """Write one GGUF file: `write`, then `publish`. Leaving the context removes what was not published.
 
     Parameters
     ----------
@@ -118,6 +129,15 @@ class GGUFWriter:
         The whole directory.
     force : bool
         Replace an existing file.
+    resume_key : str, optional
+        Names everything that the payloads depend on besides the directory (the sources and their state, options).
+        With a key, a write that an interruption or a full disk stops keeps its finished tensors in `PATH.part`, and a
+        later write with the same key and directory continues after them.
+
+    Raises
+    ------
+    OSError
+        Another process is writing `PATH.part`, or it cannot be made.
     """
 
     def __init__(
@@ -127,30 +147,49 @@ class GGUFWriter:
         tensors: Sequence[TensorInfo],
         *,
         force: bool = False,
+        resume_key: str | None = None,
     ) -> None:
         self.path = Path(path)
         self.tensors = tuple(tensors)
         self.layout = make_layout(kvs, tensors)
         self.force = force
         self._temporary: str | None = None
+        self._partial: PartialFile | None = None
+        if resume_key is not None:
+            sizes = [(o, t.n_bytes) for o, t in zip(self.layout.offsets, self.tensors, strict=True)]
+            self._partial = PartialFile(self.path, self.layout.header, sizes, resume_key)
+
+    @property
+    def n_done(self) -> int:
+        """Number of leading tensors that an earlier, interrupted write left behind whole."""
+        return self._partial.n_done if self._partial else 0
+
+    @property
+    def kept(self) -> Path | None:
+        """Where an interrupted write keeps its finished tensors, or None."""
+        return self._partial.path if self._partial and self._partial.path.exists() else None
 
     def write(self, payloads: Iterable[Iterable[bytes]]) -> None:
-        """Write the whole file under a temporary name and sync it.
+        """Write the whole file under another name and sync it.
 
         Parameters
         ----------
         payloads : iterable
-            For every tensor, in directory order, the pieces of its payload.
+            For every tensor, in directory order, the pieces of its payload. The first `n_done` are not iterated.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        handle, self._temporary = tempfile.mkstemp(
-            prefix=f".{self.path.name[:100]}.", suffix=".part", dir=self.path.parent
-        )
         try:
+            if self._partial is not None:
+                self._temporary = str(self._partial.path)
+                handle = self._partial.open()
+            else:
+                handle, self._temporary = tempfile.mkstemp(
+                    prefix=f".{self.path.name[:100]}.", suffix=".tmp", dir=self.path.parent
+                )
             with os.fdopen(handle, "wb") as f:
                 self._write_to(f, payloads)
             os.chmod(self._temporary, 0o666 & ~_umask())
@@ -160,13 +199,22 @@ class GGUFWriter:
             raise
 
     def _write_to(self, f: BinaryIO, payloads: Iterable[Iterable[bytes]]) -> None:
-        f.write(self.layout.header)
-        for tensor, offset, payload in zip(self.tensors, self.layout.offsets, payloads, strict=True):
-            f.write(bytes(offset - f.tell()))
-            written = sum(f.write(piece) for piece in payload)
+        if not self.n_done:
+            f.write(self.layout.header)
+        for i, (tensor, offset, payload) in enumerate(zip(self.tensors, self.layout.offsets, payloads, strict=True)):
+            if i < self.n_done:
+                continue
+            f.seek(offset)
+            written = crc = 0
+            for piece in payload:
+                written += f.write(piece)
+                crc = zlib.crc32(piece, crc)
             if written != tensor.n_bytes:
                 raise AssertionError(f"{tensor.name}: {written} bytes written, {tensor.n_bytes} planned")
-        f.write(bytes(self.layout.n_bytes - f.tell()))
+            if self._partial is not None:
+                f.flush()
+                self._partial.note_done(i, crc)
+        f.truncate(self.layout.n_bytes)  # the padding after the last tensor; gaps between tensors are zeros already
         f.flush()
         os.fsync(f.fileno())
 
@@ -184,6 +232,9 @@ class GGUFWriter:
         else:
             os.replace(self._temporary, self.path)
             self._temporary = None
+        if self._partial is not None:
+            self._partial.discard()
+            self._temporary = None
         _sync_directory(self.path.parent)
 
     def _link(self) -> None:
@@ -200,9 +251,23 @@ class GGUFWriter:
             self._temporary = None
         self.discard()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Data that cannot be written will not be better next time; a full disk or an impatient user may be.
+        if self._partial is not None and isinstance(error, OSError | KeyboardInterrupt | SystemExit | GeneratorExit):
+            self._partial.close()
+        else:
+            self.discard()
+
     def discard(self) -> None:
-        """Remove the temporary file, if there is one."""
-        if self._temporary is not None:
+        """Remove what was written and not published, if there is anything."""
+        if self._partial is not None:
+            self._partial.discard()
+        elif self._temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
             self._temporary = None
@@ -236,19 +301,19 @@ def check_targets(targets: Sequence[tuple[Path, int]], *, force: bool = False) -
         if not os.access(parent, os.W_OK):
             raise PermissionError(errno.EACCES, "the directory is not writable", str(parent))
         device = parent.stat().st_dev
-        needed[device] = needed.get(device, 0) + n_bytes
+        needed[device] = needed.get(device, 0) + n_bytes - partial_bytes(path)
         free = shutil.disk_usage(parent).free
         if needed[device] > free:
             raise OSError(errno.ENOSPC, f"{needed[device]} bytes are needed but {free} are free", str(parent))
 
 
 def _string(text: str) -> bytes:
-    raw = text.encode("utf-8")
+    raw = text.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _aligned(n: int) -> int:
-    return -(-n // ALIGNMENT) * ALIGNMENT
+def _aligned(n: int, alignment: int) -> int:
+    return -(-n // alignment) * alignment
 
 
 def _umask() -> int:
