@@ -59,7 +59,7 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
         assert all(offset % 256 == 0 for offset in layout.offsets)
         for i, (tensor, planned) in enumerate(zip(file.tensors.values(), TENSORS, strict=True)):
             assert (tensor.name, tensor.type) == (planned.name, planned.type)
-            assert bytes(tensor.data) == payload(planned, i)
+            assert bytes(tensor.data()) == payload(planned, i)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
