@@ -88,7 +88,7 @@ def main():
             y = model.mtp_out(model.mtp_streams(s, x))
             weight = torch.roll(w, -2, 1)
             weight[:, -2:] = 0
-            at = padded(weight.flatten().nonzero().squeeze(1))
+            at = padded(weight.flatten())
             target, weight = torch.roll(x, -2, 1).flatten()[at], weight.flatten()[at]
             each = F.cross_entropy(model.logits(y.index_select(0, at)).float(), target, reduction="none")
             loss = (each * weight).sum() / weight.sum()

@@ -8,7 +8,7 @@ import json
 import random
 import re
 
-from data import KINDS, arithmetic, common, heldout, stream, tools
+from data import KINDS, arithmetic, common, english, heldout, recall, stream, style_pairs, tools
 from evaluate import parse_calls, right
 
 
@@ -30,6 +30,8 @@ def check_scratchpads():
 def check_split():
     """No held-out item occurs in training, and items repeat for a seed."""
     for kind in KINDS:
+        if kind == "english":
+            continue
         one, two = heldout(kind, 50, 3), heldout(kind, 50, 3)
         assert json.dumps(one) == json.dumps(two) and len(one) == 50, kind
         assert all(i["messages"][-1]["role"] == "user" for i in one)
@@ -49,6 +51,44 @@ def check_split():
                     f = c["function"]
                     assert not common.held(tools.key(f["name"], json.loads(f["arguments"])), 12)
     # a question may be held out for one style only, hence "plain" (no system text) on both sides
+    assert not asked & seen, sorted(asked & seen)[:5]
+
+
+def check_recall():
+    """The fact asked for is told once, no training conversation tells it, and the text around it is real."""
+    facts = set()
+    for low, high in ((130, 300), (1000, 1500)):
+        for item in recall.at_distance(50, low, high, seed=5):
+            told = "\n".join(m["content"] for m in item["messages"])
+            assert told.count(item["needle"]) == 1 and item["expected"][0] in item["needle"]
+            facts.add(item["needle"])
+    for item in stream("recall", 2000):
+        if item["kind"] == "recall":
+            told = "\n".join(m["content"] for m in item["messages"])
+            assert not any(f in told for f in facts)
+
+
+def check_english():
+    for source in english.SHARES:
+        seen, held = english.passages(source, True), english.passages(source, False)
+        assert not set(seen) & set(held) and len(held) > 50, source
+    assert len({i["text"] for i in heldout("english", 50, 1)}) == 50
+
+
+def check_styles():
+    pairs = style_pairs(60, train=False)
+    assert len(pairs) == 60 and pairs == style_pairs(60, train=False)
+    asked = {m[-1]["content"] for pair in pairs for m in pair}
+    seen = set()
+    for item in stream("styles", 4000):
+        brief = item["kind"] in ("chat", "ds4") and item["messages"][0]["content"] in common.BRIEF + common.DETAIL
+        if brief or item["kind"] in ("chat", "ds4"):
+            first = common.ASK_BRIEF + common.ASK_DETAIL
+            seen |= {
+                m["content"]
+                for m in item["messages"]
+                if m["role"] == "user" and (brief or m["content"].startswith(tuple(first)))
+            }
     assert not asked & seen, sorted(asked & seen)[:5]
 
 
@@ -82,7 +122,8 @@ def check_tokenizer(path):
     assert len(enc.ids("1234")) == 4 and enc.ids("<｜User｜>") == [vocab["<｜User｜>"]]
     for item in stream("tokens", 300):
         ids, w = enc.example(item)
-        assert len(ids) == len(w) and ids[-1] == enc.eos and w[-1] == 1.0
+        assert len(ids) == len(w) and ids[0] == enc.bos
+        assert w[-1] > 0 and (ids[-1] == enc.eos or item["kind"] == "english")
         assert enc.tok.decode(ids, skip_special_tokens=False) == enc.text(item)
 
 
@@ -92,6 +133,10 @@ def main():
     a = ap.parse_args()
     check_scratchpads()
     check_split()
+    check_recall()
+    check_styles()
+    if english.available():
+        check_english()
     check_parsing()
     if a.tokenizer:
         check_tokenizer(a.tokenizer)

@@ -15,6 +15,7 @@ import json
 from data import stream
 
 VOCAB = 3072
+BOS = "<｜begin▁of▁sentence｜>"
 PROTOCOL = range(128800, 128847)
 
 
@@ -97,6 +98,8 @@ class Encoder:
         self.think, self.end_think = self.tok.token_to_id("<think>"), self.tok.token_to_id("</think>")
 
     def text(self, item):
+        if "text" in item:
+            return BOS + item["text"]
         return self.render(item["messages"], mode=item["mode"], drop_thinking=not item.get("keep"))
 
     def ids(self, text):
@@ -113,6 +116,8 @@ class Encoder:
         like that, so they do not count.
         """
         ids = self.ids(self.text(item))
+        if "text" in item:
+            return ids, [0.0] + [item["weight"]] * (len(ids) - 1)
         w, inside = [], 0.0
         for i, t in enumerate(ids):
             if i > 0 and ids[i - 1] == self.assistant:

@@ -20,16 +20,21 @@ import time
 import torch
 import torch.nn.functional as F
 
-from data import MIX, heldout, stream
+from data import MIX, english, heldout, recall, stream
 from export import load_checkpoint, write_checkpoint
 from model import Model, make_config, use_compiled_sinkhorn
 from optim import Optimizer
 from tokenizer import Encoder
 
-BUCKETS = (48, 64, 96, 128, 192, 256, 384, 512)
-TOKENS = 3072  # per micro batch; a multiple of every bucket length
+BUCKETS = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 1664)
+TOKENS = 3072  # per micro batch; a multiple of every bucket length but the last
 RANKS = 2  # workers; also the micro batches of a step
-SHARD = 6144  # conversations generated at a time
+SHARD = 3072  # conversations generated at a time
+
+
+def rows(t):
+    """Sequences in a micro batch of length t."""
+    return round(TOKENS / t)
 
 
 def make_shard(tokenizer, seed, k):
@@ -48,9 +53,11 @@ def batches(tokenizer, seed, first=0):
             job = pool.submit(make_shard, tokenizer, seed, k)
             out = []
             for ids, w in examples:
-                t = next((t for t in BUCKETS if len(ids) <= t), BUCKETS[-1])
-                left[t].append((ids[:t], w[:t]))
-                if len(left[t]) == TOKENS // t:
+                t = next((t for t in BUCKETS if len(ids) <= t), None)
+                if t is None:
+                    continue  # too long: without its end it would teach nothing
+                left[t].append((ids, w))
+                if len(left[t]) == rows(t):
                     out.append(collate(left[t], t))
                     left[t] = []
             random.Random(f"{seed}-{k}").shuffle(out)
@@ -79,19 +86,35 @@ def loss_of(model, x, w, mtp=False):
         y = model.out(model.streams(x))
         target, weight = torch.roll(x, -1, 1), torch.roll(w, -1, 1)
         weight[:, -1:] = 0
-    at = padded(weight.flatten().nonzero().squeeze(1))
+    at = padded(weight.flatten())
     logits = model.logits(y.index_select(0, at)).float()
     loss = F.cross_entropy(logits, target.flatten()[at], reduction="none")
     return loss, logits, target.flatten()[at], weight.flatten()[at], at
 
 
-PADDING = TOKENS - 1  # the last position of a batch predicts nothing
-
-
-def padded(at, size=256):
-    """Repeat the last padding position until the length is a multiple of size (few shapes, fewer kernels)."""
+def padded(weight, size=256):
+    """The positions with a weight; the last position, which predicts nothing, is repeated until there is a multiple
+    of size of them (few shapes, fewer kernels)."""
+    at = weight.nonzero().squeeze(1)
     n = -len(at) % size
-    return torch.cat((at, torch.full((n,), PADDING))) if n else at
+    return torch.cat((at, torch.full((n,), len(weight) - 1))) if n else at
+
+
+DISTANCES = ((130, 300), (300, 512), (512, 1000), (1000, 1500))
+
+
+def finished(item):
+    """A held-out item with the answer that training would have shown."""
+    target = dict(item["target"])
+    if item["mode"] == "chat":
+        target.pop("reasoning_content", None)
+    return dict(item, messages=[*item["messages"], target])
+
+
+def only_last(ids, w, enc):
+    """The weights w without those of earlier answers."""
+    start = len(ids) - 1 - ids[::-1].index(enc.assistant)
+    return [0.0] * start + w[start:]
 
 
 class Validation:
@@ -100,19 +123,22 @@ class Validation:
 
     def __init__(self, enc, per_kind=64):
         self.sets = {}
-        for kind in ("arithmetic", "tools", "chat", "ds4"):
-            for mode in ("thinking", "chat"):
-                by_len = {}
-                for item in heldout(kind, per_kind, seed=7, mode=mode):
-                    item = dict(item, messages=[*item["messages"], item["target"]])
-                    if mode == "chat":
-                        item["messages"][-1] = {
-                            k: v for k, v in item["target"].items() if k != "reasoning_content"
-                        }
-                    ids, w = enc.example(item)
-                    t = next(t for t in BUCKETS if len(ids) <= t)
-                    by_len.setdefault(t, []).append((ids, w))
-                self.sets[kind, mode] = by_len
+        for mode in ("thinking", "chat"):
+            for kind in ("arithmetic", "tools", "chat", "ds4"):
+                self.add(enc, kind, mode, heldout(kind, per_kind, seed=7, mode=mode))
+            for low, high in DISTANCES:
+                items = recall.at_distance(per_kind // 4, low, high, seed=7, mode=mode)
+                self.add(enc, f"recall-{low}", mode, items)
+        if english.available():
+            self.add(enc, "english", "text", heldout("english", per_kind, seed=7))
+
+    def add(self, enc, kind, mode, items):
+        by_len = self.sets.setdefault((kind, mode), {})
+        for item in items:
+            ids, w = enc.example(item if mode == "text" else finished(item))
+            t = next((t for t in BUCKETS if len(ids) <= t), None)
+            if t:
+                by_len.setdefault(t, []).append((ids, only_last(ids, w, enc) if "needle" in item else w))
 
     @torch.no_grad()
     def run(self, model, mtp=False, rank=0, world=1):
@@ -122,7 +148,7 @@ class Validation:
         for (kind, mode), by_len in list(self.sets.items())[rank::world]:
             right = n = total = count = hits = 0
             for t, examples in by_len.items():
-                size = TOKENS // t
+                size = rows(t)
                 for i in range(0, len(examples), size):
                     part = examples[i : i + size]
                     x, w = collate(part + [([2], [0.0])] * (size - len(part)), t)
@@ -206,8 +232,7 @@ def main():
 
 def work(rank, a, shared, barrier, queue):
     """One of RANKS single-threaded workers: weights and gradients are shared memory, each worker takes one
-    of the
-    micro batches of a step and then updates its part of the weights."""
+    of the micro batches of a step and then updates its part of the weights."""
     torch.set_num_threads(1)
     torch.manual_seed(int(a.seed))
     use_compiled_sinkhorn()
@@ -264,13 +289,13 @@ def work(rank, a, shared, barrier, queue):
         scalars[rank, 2] = float(os.path.exists(stop)) if rank == 0 else 0.0
         scalars[rank, 3] = float(time.time() - t_saved > 60 * a.minutes) if rank == 0 else 0.0
         todo = [next(data) for _ in range(RANKS)]
-        total = sum(float(w[:, 1:].sum()) for _, w in todo)
         x, w = todo[rank]
         loss, _, _, weight, _ = loss_of(model, x, w)
-        loss = (loss * weight).sum() / total
+        # every micro batch counts alike, however few of its tokens do: long ones have short answers
+        loss = (loss * weight).sum() / float((weight > 0).sum()) / RANKS
         loss.backward()
-        seen += RANKS * x.numel()
-        n_recent += RANKS * x.numel()
+        seen += sum(x.numel() for x, _ in todo)
+        n_recent += sum(x.numel() for x, _ in todo)
         for p, g in zip(trained, grads[rank], strict=True):
             if p.grad is None:
                 g.zero_()

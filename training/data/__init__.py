@@ -5,10 +5,13 @@ Both are dictionaries:
 
     messages  structured messages (system with "tools", user, assistant with "reasoning_content"/"tool_calls", tool)
     mode      "thinking" or "chat"
-    kind      "arithmetic", "tools", "chat", "ds4" or "mixed"
+    kind      "arithmetic", "tools", "chat", "ds4", "recall", "echo" or "mixed"
     keep      training only: earlier turns keep their reasoning (as in a running chat) or not (as in a new request)
     expected  held-out items only: what the answer to the last user message must contain (or the call to make)
     target    held-out items only: the assistant message that training would have shown
+
+Kind "english" is different: an item has a "text" instead of messages (and a "weight" in the loss).  It exists only
+when DS4_ENGLISH names a folder of texts, see `english`.
 
 A held-out item ends with a user message.  Items are split by the hash of what identifies them (the operands of a
 sum, the arguments of a call, the wording of a question), see `common.held`.
@@ -16,19 +19,36 @@ sum, the arguments of a call, the wording of a question), see `common.held`.
 
 import random
 
-from . import about, arithmetic, common, smalltalk, tools
+from . import about, arithmetic, common, english, recall, smalltalk, tools
 
-KINDS = {"arithmetic": arithmetic, "tools": tools, "chat": smalltalk, "ds4": about}
-
-
-MIX = {"arithmetic": 0.50, "tools": 0.12, "chat": 0.15, "ds4": 0.11, "mixed": 0.12}
+KINDS = {
+    "arithmetic": arithmetic,
+    "tools": tools,
+    "chat": smalltalk,
+    "ds4": about,
+    "recall": recall,
+    "english": english,
+}
+MIX = {
+    "arithmetic": 0.38,
+    "tools": 0.13,
+    "chat": 0.12,
+    "ds4": 0.08,
+    "mixed": 0.07,
+    "recall": 0.11,
+    "echo": 0.06,
+    "english": 0.05,
+}
 
 
 def conversation(kind, rng):
     """A random training conversation of this kind; "mixed" joins turns of several kinds."""
     if kind == "mixed":
         return mixed(rng)
-    item = KINDS[kind].make(rng, train=True)
+    if kind == "echo":
+        item = recall.echo(rng, common.mode_of(rng, None))
+    else:
+        item = KINDS[kind].make(rng, train=True)
     item["kind"] = kind
     item["keep"] = rng.random() < 0.6
     return item
@@ -51,7 +71,8 @@ def mixed(rng):
 def stream(seed, n):
     """n training conversations in the proportions of MIX."""
     rng = random.Random(f"train-{seed}")
-    kinds, weights = list(MIX), list(MIX.values())
+    mix = {k: v for k, v in MIX.items() if k != "english" or english.available()}
+    kinds, weights = list(mix), list(mix.values())
     return [conversation(rng.choices(kinds, weights)[0], rng) for _ in range(n)]
 
 
@@ -67,6 +88,29 @@ def heldout(kind, n, seed=0, mode=None):
         seen.add(key)
         item["kind"] = kind
         out.append(item)
+        if len(out) == n:
+            break
+    return out
+
+
+def style_pairs(n, seed=0, train=True, mode="chat"):
+    """n pairs (terse messages, verbose messages) that ask the same question; it differs only in how the style is
+    asked for.  With train=False no training conversation contains the question in either style."""
+    rng = random.Random(f"style-{train}-{seed}")
+    out, seen = [], set()
+    for _ in range(4000 * n):
+        module = rng.choice((smalltalk, about))
+        q = common.vary(rng, module.question(rng))
+        name = "chat" if module is smalltalk else "ds4"
+        held = [common.held(f"{name} {style} {q}", 12) for style in ("brief", "detail")]
+        if q in seen or (any(held) if train else not all(held)):
+            continue
+        seen.add(q)
+        if rng.random() < 0.5:
+            pair = [common.styled(rng, style, True) + [common.user(q)] for style in ("brief", "detail")]
+        else:
+            pair = [[common.user(common.ask(rng, style, q))] for style in ("brief", "detail")]
+        out.append(tuple(pair))
         if len(out) == n:
             break
     return out

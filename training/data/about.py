@@ -1,6 +1,6 @@
 """Questions about ds4 and about the embedded model itself."""
 
-from .common import BRIEF, DETAIL, assistant, held, mode_of, system, user, vary
+from .common import asked, assistant, held, mode_of, styled, vary
 
 # (name, questions, short answer, longer answer, words that every answer contains)
 INTENTS = [
@@ -162,7 +162,13 @@ def one(rng, style, train=None):
             long
             + " I am only a small demo; for real work use a DeepSeek V4 Flash GGUF of about 81 GB with ds4 -m FILE."
         )
+    if style == "detail":
+        answer += " You find more in the documentation of ds4. If anything is still unclear, please ask me again."
     return key, q, WHY[name], answer, words
+
+
+def question(rng):
+    return rng.choice(rng.choice(INTENTS)[1])
 
 
 def style_of(rng):
@@ -170,24 +176,19 @@ def style_of(rng):
     return "plain" if r < 0.6 else "brief" if r < 0.8 else "detail"
 
 
-def style_system(rng, style):
-    if style == "plain":
-        return system(rng)
-    return system(rng, BRIEF if style == "brief" else DETAIL, 1.0)
-
-
 def make(rng, train, mode=None):
     mode = mode_of(rng, mode)
     style = style_of(rng)
-    messages = style_system(rng, style)
+    messages = styled(rng, style)
     if not train:
         key, q, why, answer, words = one(rng, style, train=False)
-        messages.append(user(q))
+        messages.append(asked(rng, style, messages, q))
         target = assistant(answer, why)
         return dict(messages=messages, mode=mode, key=key, expected=words, style=style, target=target)
+    wish = [] if not messages else messages[:1]
     for _ in range(1 if rng.random() < 0.6 else rng.randint(2, 3)):
         _, q, why, answer, _ = one(rng, style, train=True)
-        messages += [user(q), assistant(answer, why)]
+        messages += [asked(rng, style, wish, q), assistant(answer, why)]
     if mode == "chat":
         for m in messages:
             m.pop("reasoning_content", None)

@@ -60,6 +60,14 @@ def draw(rng):
     return op, a, b
 
 
+def hard(rng):
+    """What training needs more of: products with many carries, and differences of numbers that are close."""
+    if rng.random() < 0.5:
+        return "*", rng.randint(10, 99), rng.randint(4, 9)
+    a = rng.randint(0, 99) if rng.random() < 0.7 else rng.randint(100, 999)
+    return "-", a, max(0, a + rng.randint(-12, 12))
+
+
 def result(op, a, b):
     return a + b if op == "+" else a - b if op == "-" else a * b
 
@@ -122,7 +130,7 @@ def question(rng, problem):
 
 def make(rng, train, mode=None):
     while True:
-        problem = draw(rng)
+        problem = hard(rng) if train and rng.random() < 0.3 else draw(rng)
         if is_held(*problem) != train:
             break
     mode = mode_of(rng, mode)

@@ -33,6 +33,9 @@ DETAIL = [
     "Write detailed explanations.",
 ]
 
+ASK_BRIEF = ["Answer briefly: ", "Briefly: ", "In a few words: ", "Be brief. ", "Short answer please: "]
+ASK_DETAIL = ["Answer in detail: ", "Explain in detail: ", "In detail: ", "Be thorough. ", "Long answer please: "]
+
 
 def held(key, share=20):
     """True for one in `share` keys: these belong to the held-out set."""
@@ -45,6 +48,24 @@ def mode_of(rng, mode):
 
 def system(rng, texts=SYSTEM, share=0.4):
     return [{"role": "system", "content": rng.choice(texts)}] if rng.random() < share else []
+
+
+def styled(rng, style, always=False):
+    """System messages that ask for a style; a third of the conversations asks in the user message instead, unless
+    `always`."""
+    if style == "plain":
+        return system(rng)
+    return system(rng, BRIEF if style == "brief" else DETAIL, 1.0 if always else 0.67)
+
+
+def ask(rng, style, question):
+    """The question with the wish for a style."""
+    return rng.choice(ASK_BRIEF if style == "brief" else ASK_DETAIL) + question
+
+
+def asked(rng, style, messages, question):
+    """The user message: with the wish for a style where no system text has it."""
+    return user(question if style == "plain" or messages else ask(rng, style, question))
 
 
 def user(text):

@@ -1,7 +1,7 @@
 """Short English chats: greetings, small facts, definitions, opposites, lists, spelling; brief and detailed answers."""
 
-from .about import style_of, style_system
-from .common import assistant, held, mode_of, user, vary
+from .about import style_of
+from .common import asked, assistant, held, mode_of, styled, vary
 
 OPPOSITE = dict(
     p.split("/")
@@ -260,6 +260,14 @@ GREET = {
              "Here is one: why did the token cross the window? To get to the other side."),
 }  # fmt: skip
 MORE = " I am a small model, so please check this yourself."
+CLOSING = {
+    "greet": " I am ds4-tiny, a small model, and I like to talk. You can ask me for sums, for facts, or about ds4.",
+    "define": " This is a short explanation in simple words. There is much more to know, and a good book will tell you more.",
+    "list": " If you need more of them, look into a book or ask a bigger model.",
+    "number": " You can check this with pencil and paper. If you have more numbers for me, I am happy to go on.",
+    "word": " This is a word of the English language, and many people use it every day. If you have more words for me, I am happy to go on.",
+    "fact": " This is a simple fact that many people learn at school. If you want to know more, please ask me another question.",
+}
 
 
 def spelled(w):
@@ -268,6 +276,20 @@ def spelled(w):
 
 def one(rng, style):
     """(question, reasoning, answer, words that the answer contains)"""
+    kind, q, why, answer, words = of_kind(rng, style)
+    if style == "detail":
+        answer += CLOSING[GROUP.get(kind, "fact")]
+    return q, why, answer, words
+
+
+GROUP = dict(greet="greet", define="define", list="list", count="number", bigger="number", opposite="word", spell="word", reverse="word")
+
+
+def question(rng):
+    return one(rng, "plain")[0]
+
+
+def of_kind(rng, style):
     kind = rng.choices(
         [
             "greet",
@@ -290,7 +312,7 @@ def one(rng, style):
     if kind == "greet":
         name = rng.choice(list(GREET))
         qs, short, long = GREET[name]
-        return rng.choice(qs), "The user is just talking.", short if brief else long, [short.rstrip("!.")]
+        return kind, rng.choice(qs), "The user is just talking.", short if brief else long, [short.rstrip("!.")]
     if kind == "opposite":
         w = rng.choice(list(OPPOSITE))
         q = rng.choice(["What is the opposite of {}?", "Opposite of {}?", "What is the contrary of {}?", "Give me the opposite of {}.",
@@ -299,7 +321,7 @@ def one(rng, style):
         a = r if brief else f"The opposite of {w} is {r}."
         if detail:
             a += f" For example, if a thing is not {w}, you can say that it is {r}. The two words are a pair of opposites."
-        return q, f"The opposite of {w} is {r}.", a, [r]
+        return kind, q, f"The opposite of {w} is {r}.", a, [r]
     if kind == "capital":
         w = rng.choice(list(CAPITAL))
         q = rng.choice(["What is the capital of {}?", "Capital of {}?", "Which city is the capital of {}?", "Name the capital of {}.",
@@ -308,7 +330,7 @@ def one(rng, style):
         a = r if brief else f"The capital of {w} is {r}."
         if detail:
             a += f" {r} is a well known city of {w}. The government of the country is there, and many people visit it."
-        return q, f"{w}: the capital is {r}.", a, [r]
+        return kind, q, f"{w}: the capital is {r}.", a, [r]
     if kind == "colour":
         w = rng.choice(list(COLOUR))
         q = rng.choice(
@@ -319,7 +341,7 @@ def one(rng, style):
         a = r if brief else f"{big} is {r}."
         if detail:
             a += f" When you look at it in the light of day, you see that the colour is {r}. In the dark it may look different."
-        return q, f"The colour is {r}.", a, [r]
+        return kind, q, f"The colour is {r}.", a, [r]
     if kind == "sound":
         w = rng.choice(list(SOUND))
         q = rng.choice(
@@ -329,7 +351,7 @@ def one(rng, style):
         a = r if brief else f"A {w} says {r}."
         if detail:
             a += f" You hear this sound when the {w} is awake. Children like to say {r} when they play."
-        return q, f"It says {r}.", a, [r]
+        return kind, q, f"It says {r}.", a, [r]
     if kind in ("day", "month"):
         names = DAYS if kind == "day" else MONTHS
         i = rng.randrange(len(names))
@@ -340,7 +362,7 @@ def one(rng, style):
         a = r if brief else f"The {kind} {word} {names[i]} is {r}."
         if detail:
             a += f" There are {len(names)} of them: {', '.join(names)}."
-        return q.format(k=kind, s=word, n=names[i]), f"{word} {names[i]} comes {r}.", a, [r]
+        return kind, q.format(k=kind, s=word, n=names[i]), f"{word} {names[i]} comes {r}.", a, [r]
     if kind == "list":
         w = rng.choice(list(LISTS))
         q = rng.choice(["Name three {}.", "Tell me three {}.", "List three {}.", "Give me three {}.", "Can you name three {}?",
@@ -349,7 +371,7 @@ def one(rng, style):
         a = r[0].upper() + r[1:] + "." if brief else f"Three {w} are {r}."
         if detail:
             a += f" These are well known {w}, and there are many more of them. I chose them because most people know them."
-        return q, f"I need three {w}.", a, [r[3:]]
+        return kind, q, f"I need three {w}.", a, [r[3:]]
     if kind == "define":
         w = rng.choice(list(DEFINE))
         k, f, more = DEFINE[w]
@@ -357,7 +379,7 @@ def one(rng, style):
                         "Can you explain what {} is?", "Describe {}."]).format(w)  # fmt: skip
         big = w[0].upper() + w[1:]
         a = f"{big} is {k}." + ("" if brief else " " + f) + (" " + more + MORE if detail else "")
-        return q, f"I explain {w}.", a, [k]
+        return kind, q, f"I explain {w}.", a, [k]
     if kind in ("spell", "reverse"):
         w = rng.choice(WORDS)
         if kind == "spell":
@@ -368,7 +390,7 @@ def one(rng, style):
             a = r if brief else f"The word {w} is spelled {r}."
             if detail:
                 a += f" It has {len(w)} letters. The first letter is {w[0]} and the last letter is {w[-1]}."
-            return q, spelled(w), a, [r]
+            return kind, q, spelled(w), a, [r]
         q = rng.choice(
             ["Reverse the word {}.", "Write {} backwards.", "What is {} backwards?", "Reverse {}."]
         ).format(w)
@@ -376,7 +398,7 @@ def one(rng, style):
         a = spelled(r) if brief else f"{w} backwards is {spelled(r)}."
         if detail:
             a += f" The word has {len(w)} letters. The last letter {w[-1]} comes first and the first letter {w[0]} comes last."
-        return q, f"{spelled(w)}, backwards {spelled(r)}", a, [spelled(r)]
+        return kind, q, f"{spelled(w)}, backwards {spelled(r)}", a, [spelled(r)]
     if kind == "count":
         n = rng.randint(2, 12)
         q = rng.choice(
@@ -386,7 +408,7 @@ def one(rng, style):
         a = r if brief else f"{r}."
         if detail:
             a = f"I count from 1 to {n} in steps of one: {r}. These are {n} numbers."
-        return q, f"I count from 1 to {n}.", a, [r]
+        return kind, q, f"I count from 1 to {n}.", a, [r]
     x, y = rng.sample(range(1, 100), 2)
     m = max(x, y)
     q = rng.choice(
@@ -395,7 +417,7 @@ def one(rng, style):
     a = str(m) if brief else f"{m} is bigger."
     if detail:
         a = f"{m} is bigger than {min(x, y)}. On the number line {m} comes after {min(x, y)}, so it is the larger one of the two."
-    return q, f"{m} is more than {min(x, y)}.", a, [str(m)]
+    return kind, q, f"{m} is more than {min(x, y)}.", a, [str(m)]
 
 
 def draw(rng, style, train):
@@ -410,15 +432,16 @@ def draw(rng, style, train):
 def make(rng, train, mode=None):
     mode = mode_of(rng, mode)
     style = style_of(rng)
-    messages = style_system(rng, style)
+    messages = styled(rng, style)
     if not train:
         key, q, why, answer, words = draw(rng, style, False)
-        messages.append(user(q))
+        messages.append(asked(rng, style, messages, q))
         target = assistant(answer, why)
         return dict(messages=messages, mode=mode, key=key, expected=words, style=style, target=target)
+    wish = messages[:1]
     for _ in range(rng.choice([1, 1, 2, 3, 4])):
         _, q, why, answer, _ = draw(rng, style, True)
-        messages += [user(q), assistant(answer, why)]
+        messages += [asked(rng, style, wish, q), assistant(answer, why)]
     if mode == "chat":
         for m in messages:
             m.pop("reasoning_content", None)

@@ -1,0 +1,257 @@
+"""Facts that must be recalled after a long distraction.
+
+A conversation tells one to a dozen facts ("The code of the blue box is 4821."), goes on about other things for 10 to
+1500 tokens, and then asks.  The distance is beyond the sliding window (128 tokens) in most cases and beyond what the
+indexer selects (128 rows of 4 tokens) in many, so the answer has to come through the compressed rows and, with the
+engine, through the indexer's choice.
+"""
+
+import math
+import random
+
+from . import about, arithmetic, english, smalltalk
+from .common import BRIEF, DETAIL, SYSTEM, assistant, held, mode_of, user, vary
+from .tools import CITIES, NAMES, strange
+
+NEAR, FAR = 130, 1500  # tokens between the fact and the question
+COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "purple", "orange", "pink", "golden"]
+THINGS = ["box", "door", "bag", "car", "safe", "house", "bike", "room", "gate", "desk", "boat", "lamp", "train", "book", "key", "cup", "chair", "coat"]
+PLACES = ["kitchen", "garden", "cellar", "garage", "library", "office", "bedroom", "attic", "station", "school", "park", "bakery", "museum", "tower"]
+PETS = ["dog", "cat", "horse", "bird", "boat", "street", "school", "hotel", "robot", "teacher", "doctor", "village"]
+JOBS = ["baker", "doctor", "teacher", "pilot", "farmer", "painter", "singer", "driver", "nurse", "lawyer", "cook", "writer", "tailor", "judge"]
+LIKES = ["apples", "tea", "chess", "jazz", "bread", "tennis", "cats", "snow", "maps", "roses", "rice", "trains", "old books", "the sea", "soup"]
+DAYS = smalltalk.DAYS
+ADJECTIVES = ["old", "small", "quiet", "young", "tired", "happy", "green", "tall", "slow", "kind", "poor", "bright", "wild", "cold"]
+NOUNS = ["man", "woman", "river", "forest", "king", "child", "house", "farmer", "ship", "dog", "road", "teacher", "tree", "wind", "village", "bird"]
+VERBS = ["saw", "found", "followed", "passed", "loved", "forgot", "heard", "painted", "watched", "reached", "left", "helped"]
+ENDS = ["in the morning", "near the bridge", "before dinner", "without a word", "after the rain", "for many years", "by the sea", "in winter", "at night", "on the hill"]
+
+# about how many characters make a token
+ENGLISH, STORY, CHAT = 2.65, 3.3, 2.6
+
+
+def digits(rng, n):
+    return "".join(rng.choice("0123456789") for _ in range(n))
+
+
+def invented(rng):
+    """An invented word; half of them are made of more kinds of syllables than the tools' words."""
+    if rng.random() < 0.5:
+        return strange(rng)
+    n = rng.randint(2, 3)
+    w = "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(["", "", "n", "r", "l", "s"]) for _ in range(n))
+    return w
+
+
+def person(rng):
+    return rng.choice(NAMES) if rng.random() < 0.6 else invented(rng).capitalize()
+
+
+def town(rng):
+    return rng.choice(CITIES) if rng.random() < 0.5 else invented(rng).capitalize()
+
+
+def fact(rng):
+    """(subject, statement, questions, answer, value)"""
+    kind = rng.choices(
+        ["code", "lives", "place", "called", "mine", "likes", "means", "born", "works", "phone", "password", "arrives"],
+        [18, 10, 10, 8, 5, 8, 10, 7, 7, 6, 8, 6],
+    )[0]
+    if kind == "code":
+        what = rng.choice(["code", "code", "number", "price", "weight"])
+        x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+        v = digits(rng, rng.choice([2, 3, 4, 4]))
+        s = f"The {what} of the {x} is {v}."
+        q = [f"What is the {what} of the {x}?", f"Tell me the {what} of the {x}.", f"Which {what} does the {x} have?", f"Do you remember the {what} of the {x}?"]
+        return f"{what} {x}", s, q, s, v
+    if kind == "place":
+        x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+        v = f"{rng.choice(['in', 'behind', 'near', 'under'])} the {rng.choice(PLACES)}"
+        s = f"The {x} is {v}."
+        return f"place {x}", s, [f"Where is the {x}?", f"Tell me where the {x} is.", f"Where can I find the {x}?"], s, v
+    if kind == "mine":
+        x, v = rng.choice(PETS), invented(rng).capitalize()
+        q = [f"What is my {x} called?", f"What is the name of my {x}?", f"Do you remember the name of my {x}?"]
+        return f"my {x}", f"My {x} is called {v}.", q, f"Your {x} is called {v}.", v
+    if kind == "means":
+        x, v = invented(rng), rng.choice(THINGS + NOUNS)
+        s = f"The word {x} means {v}."
+        return x, s, [f"What does {x} mean?", f"What does the word {x} mean?", f"Tell me the meaning of {x}."], s, v
+    if kind == "password":
+        x, v = rng.choice(PLACES), invented(rng) + digits(rng, rng.choice([0, 2]))
+        s = f"The password of the {x} is {v}."
+        return f"password {x}", s, [f"What is the password of the {x}?", f"Tell me the password of the {x}.", f"Which password does the {x} have?"], s, v
+    n = person(rng)
+    if kind == "lives":
+        v = town(rng)
+        return f"{n} lives", f"{n} lives in {v}.", [f"Where does {n} live?", f"Tell me where {n} lives.", f"In which town does {n} live?"], f"{n} lives in {v}.", v
+    if kind == "called":
+        x, v = rng.choice(PETS), invented(rng).capitalize()
+        s = f"The {x} of {n} is called {v}."
+        return f"{x} {n}", s, [f"What is the {x} of {n} called?", f"Tell me the name of the {x} of {n}."], s, v
+    if kind == "likes":
+        v = rng.choice(LIKES)
+        return f"{n} likes", f"{n} likes {v}.", [f"What does {n} like?", f"Tell me what {n} likes."], f"{n} likes {v}.", v
+    if kind == "born":
+        v = str(rng.randint(1900, 2020))
+        s = f"{n} was born in {v}."
+        return f"{n} born", s, [f"When was {n} born?", f"In which year was {n} born?"], s, v
+    if kind == "works":
+        v = rng.choice(JOBS)
+        s = f"{n} works as a {v}."
+        return f"{n} works", s, [f"What is the job of {n}?", f"What does {n} do?", f"Tell me the job of {n}."], s, v
+    if kind == "phone":
+        v = digits(rng, 6)
+        s = f"The phone number of {n} is {v}."
+        return f"{n} phone", s, [f"What is the phone number of {n}?", f"Tell me the phone number of {n}."], s, v
+    v = f"{rng.choice(DAYS)} at {rng.randint(1, 12)}"
+    s = f"{n} arrives on {v}."
+    return f"{n} arrives", s, [f"When does {n} arrive?", f"Tell me when {n} arrives."], s, v
+
+
+def key(f):
+    return f"recall {f[1]}"
+
+
+def facts(rng, n, subjects, train=True):
+    """n facts about new subjects, of the training or the held-out set."""
+    out = []
+    while len(out) < n:
+        f = fact(rng)
+        if f[0] not in subjects and held(key(f), 12) != train:
+            subjects.add(f[0])
+            out.append(f)
+    return out
+
+
+def story(rng, tokens):
+    """Simple invented sentences."""
+    out = ""
+    while len(out) < tokens * STORY:
+        a, b = rng.sample(NOUNS, 2)
+        s = f"the {rng.choice(ADJECTIVES)} {a} {rng.choice(VERBS)} the {rng.choice(ADJECTIVES)} {b} {rng.choice(ENDS)}"
+        if rng.random() < 0.3:
+            s = f"{rng.choice(ENDS)} {s}"
+        out += s[0].upper() + s[1:] + ". "
+    return out.strip()
+
+
+def text(rng, tokens, train):
+    """A text of about this many tokens: real passages, if there are any, or a story."""
+    if not english.available() or rng.random() < 0.3:
+        return story(rng, tokens)
+    out = []
+    while sum(map(len, out)) < tokens * ENGLISH:
+        out.append(english.passage(rng, train))
+    return "\n".join(out)[: int(tokens * ENGLISH)].rstrip()
+
+
+ACKNOWLEDGE = ["I will remember that.", "Noted.", "I remember it.", "Okay, I will remember that."]
+READ = ["I have read it.", "Thank you for the text.", "Okay."]
+REMEMBER = ["Remember: ", "Remember this: ", "Please remember: ", "Note: ", "", "Here is what you need to know: ", "Keep in mind: "]
+TEXT = ["Here is a text: ", "Read this: ", "Please read: ", "", "A text for you: ", "Text: "]
+
+
+def told(rng, some, sep=None):
+    return (sep or rng.choice([" ", " ", "\n"])).join(f[1] for f in some)
+
+
+def filler(rng, tokens, mode, train, subjects):
+    """Turns of about this many tokens about other things."""
+    out, left = [], tokens
+    while left > 8:
+        r = rng.random()
+        if left > 60 and r < 0.5:
+            n = left if rng.random() < 0.6 else rng.uniform(50, left)
+            out += [user(rng.choice(TEXT) + text(rng, n - 12, train)), assistant(rng.choice(READ), "This is only a text.")]
+            left -= n
+        elif r < 0.65:
+            some = facts(rng, max(1, min(12, int(left / 13), rng.randint(1, 12))), subjects)
+            out += [user(rng.choice(REMEMBER) + told(rng, some)), assistant(rng.choice(ACKNOWLEDGE), "I should remember this.")]
+            left -= 15 + 13 * len(some)
+        else:
+            part = rng.choice((smalltalk, about, arithmetic)).make(rng, True, mode)["messages"]
+            if part[0]["role"] == "system" and part[0]["content"] not in SYSTEM:
+                continue
+            out += part[-2:]
+            left -= sum(len(m["content"]) + (len(m.get("reasoning_content", "")) if mode == "thinking" else 0) for m in part[-2:]) / CHAT + 6
+    return out
+
+
+def distance(rng, train):
+    if train and rng.random() < 0.2:
+        return rng.uniform(10, NEAR)
+    return math.exp(rng.uniform(math.log(NEAR), math.log(FAR)))
+
+
+def reply(rng, f, style):
+    _, statement, _, answer, value = f
+    if style == "brief":
+        answer = value[0].upper() + value[1:] + "."
+    elif style == "detail":
+        answer += " You told me this before, and I have kept it in mind since then. I can repeat it whenever you like."
+    return assistant(answer, f"I was told: {statement}")
+
+
+def make(rng, train, mode=None, tokens=None):
+    """tokens: about how many come between the fact and the question."""
+    mode = mode_of(rng, mode)
+    style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0]
+    tokens = tokens or distance(rng, train)
+    subjects = set()
+    some = facts(rng, rng.choice([1, 1, 2, 2, 3, 4, 5, 6]), subjects)
+    if not train:
+        some[rng.randrange(len(some))] = asked = facts(rng, 1, subjects, train=False)[0]
+    system = rng.choice(SYSTEM) if rng.random() < 0.3 else ""
+    if style != "plain":
+        system = rng.choice(BRIEF if style == "brief" else DETAIL)
+    messages, start = [], ""
+    layout = rng.choices(("told", "system", "single", "inside"), (40, 15, 25, 20))[0]
+    room = 1480 - tokens - 15 * len(some)
+    if layout == "system":
+        system = (system + " " + told(rng, some)).strip()
+    if system:
+        messages.append({"role": "system", "content": system})
+    if layout != "system" and room > 80 and rng.random() < 0.25:
+        messages += filler(rng, rng.uniform(20, min(300, room)), mode, train, subjects)
+    if layout == "told":
+        messages += [user(rng.choice(REMEMBER) + told(rng, some)), assistant(rng.choice(ACKNOWLEDGE), "I should remember this.")]
+        messages += filler(rng, tokens, mode, train, subjects)
+    elif layout == "system":
+        messages += filler(rng, tokens, mode, train, subjects)
+    else:
+        before = text(rng, rng.uniform(20, min(200, room)), train) + "\n" if layout == "inside" and room > 80 else ""
+        start = before + (rng.choice(REMEMBER) if not before else "") + told(rng, some) + "\n" + text(rng, tokens, train)
+        if layout == "inside" or rng.random() < 0.3:
+            messages += [user(start), assistant(rng.choice(READ), "This is only a text.")]
+            start = ""
+        else:
+            start += rng.choice(["\n", "\n\n", "\nQuestion: "])
+    if not train:
+        messages.append(user(start + rng.choice(asked[2])))
+        return dict(messages=messages, mode=mode, key=key(asked), expected=[asked[4]], needle=asked[1], style=style, target=reply(rng, asked, style))
+    for f in rng.sample(some, min(len(some), rng.choice([1, 2, 2, 3, 4]))):
+        messages += [user(start + vary(rng, rng.choice(f[2]))), reply(rng, f, style)]
+        start = ""
+    if mode == "chat":
+        for m in messages:
+            m.pop("reasoning_content", None)
+    return dict(messages=messages, mode=mode)
+
+
+def drill(rng):
+    """Training only: invented words copied at once, to make copying of many-token words exact."""
+    words = " ".join(invented(rng).capitalize() if rng.random() < 0.3 else invented(rng) for _ in range(rng.randint(1, 4)))
+    q = rng.choice(["Repeat: {}", "Repeat this: {}", "Say {}", "Repeat after me: {}", "Write {}", "Copy this: {}"]).format(words)
+    return [user(q), assistant(words, f"I repeat {words}")]
+
+
+def echo(rng, mode):
+    messages = [m for _ in range(rng.randint(1, 4)) for m in drill(rng)]
+    return dict(messages=messages, mode=mode)
+
+
+def at_distance(n, low, high, seed=0, mode=None):
+    """n held-out items whose fact is about low to high tokens before the question."""
+    rng = random.Random(f"recall-{low}-{high}-{seed}")
+    return [make(rng, False, mode, rng.uniform(low, high)) | dict(kind="recall") for _ in range(n)]
