@@ -4,16 +4,26 @@ usage: python training/evaluate.py [--model FILE] [-n ITEMS] [--seed S] [--json 
 
 Per kind and mode, greedy: the share of right answers, of answers that end by themselves, and of well-formed
 calls. Right means: the result of a sum; name and arguments of a call; the expected words of a chat or ds4
-answer.  After a right call the tool's result is fed back, and "uses result" is the share of answers that
-state it.
+answer; the fact that was asked for.  After a right call the tool's result is fed back, and "uses result" is the
+share of answers that state it.  Facts ("recall") are asked for at four ranges of distance, in tokens between the
+fact and the end of the question.
+
+Three more kinds: "style" compares the answers to the same question asked tersely and verbosely; "english" is the
+loss on plain held-out text; "mtp" is the share of tokens for which the MTP block's draft equals the model's greedy
+choice, on greedy answers and along given text.  English text comes from the folder in DS4_ENGLISH (see
+data/english.py) or from --english; without both it is left out.
 """
 
 import argparse
 import json
+import math
+import pathlib
 import re
 import time
 
-from data import heldout
+from data import english, heldout, recall, style_pairs
+
+DISTANCES = ((130, 300), (300, 512), (512, 1000), (1000, 1500))
 
 DSML = "｜DSML｜"
 CALL = re.compile(rf'<{DSML}invoke name="([^"]*)">\n(.*?)\n</{DSML}invoke>', re.S)
@@ -52,7 +62,7 @@ def parse_calls(text):
 class Engine:
     """Greedy answers of a model file."""
 
-    def __init__(self, path, n_ctx=1024):
+    def __init__(self, path, n_ctx=2048):
         import ds4
         from ds4 import chat
 
@@ -61,10 +71,19 @@ class Engine:
         self.session = self.model.session(n_ctx=n_ctx)
         self.sampler = ds4.Sampler(temperature=0)
 
+    def prompt(self, messages, mode):
+        return self.chat.render(messages, mode=mode).encode(self.model.tokenizer)
+
+    def distance(self, item):
+        """Tokens between the fact of a recall item and the end of the question."""
+        text = self.chat.render_text(item["messages"], mode=item["mode"])
+        at = text.index(item["needle"]) + len(item["needle"])
+        return len(self.model.tokenizer.encode(text[at:], specials=True))
+
     def answer(self, messages, mode, max_tokens=256):
         """(reasoning or None, content with calls, tokens, ended by itself)"""
         tok = self.model.tokenizer
-        self.session.sync(self.chat.render(messages, mode=mode).encode(tok))
+        self.session.sync(self.prompt(messages, mode))
         ids, finish = [], None
         for step in self.session.generate(max_tokens=max_tokens, sampler=self.sampler):
             ids.append(step.token)
@@ -90,9 +109,15 @@ def right(item, content, calls):
     return all(w.lower() in content.lower() for w in expected)
 
 
-def measure(engine, kind, mode, n, seed, show=0):
+def at_distance(engine, n, low, high, seed, mode):
+    """n items whose fact is really that far away, as this model counts tokens."""
+    items = [i for i in recall.at_distance(3 * n, low, high, seed, mode) if low <= engine.distance(i) < high]
+    return items[:n]
+
+
+def measure(engine, kind, mode, n, seed, show=0, distance=None):
     """One row of the table."""
-    items = heldout(kind, n, seed, mode)
+    items = at_distance(engine, n, *distance, seed, mode) if distance else heldout(kind, n, seed, mode)
     count = dict.fromkeys(("right", "ended", "formed", "used", "followed"), 0)
     lengths = {}
     for item in items:
@@ -107,7 +132,7 @@ def measure(engine, kind, mode, n, seed, show=0):
             print(
                 f"--- {kind} {mode}: {item['messages'][-1]['content']!r}\n    {reasoning!r}\n    {content!r}"
             )
-        if "style" in item:
+        if "style" in item and not distance:
             lengths.setdefault(item["style"], []).append(len(content))
         if kind == "tools" and ok:
             more = [*item["messages"], dict(item["target"]), dict(role="tool", content=item["result"])]
@@ -117,6 +142,8 @@ def measure(engine, kind, mode, n, seed, show=0):
             count["followed"] += 1
             count["used"] += content == item["answer"] and ended
     n = len(items)
+    if distance:
+        kind = f"{kind} {distance[0]}-{distance[1]}"
     row = dict(kind=kind, mode=mode, items=n, right=count["right"] / n, ended=count["ended"] / n)
     if kind == "tools":
         row |= dict(well_formed=count["formed"] / n, uses_result=count["used"] / max(1, count["followed"]))
@@ -124,30 +151,115 @@ def measure(engine, kind, mode, n, seed, show=0):
     return row
 
 
+def measure_style(engine, mode, n, seed):
+    """Lengths of the answers to the same questions, asked for tersely and verbosely."""
+    pairs = style_pairs(n, seed, train=False)
+    lengths = [[len(engine.answer(m, mode)[1]) for m in pair] for pair in pairs]
+    terse, verbose = zip(*lengths, strict=True)
+    return dict(
+        kind="style", mode=mode, items=len(pairs),
+        right=sum(2 * t < v for t, v in lengths) / len(pairs),
+        characters_terse=sum(terse) / len(pairs), characters_verbose=sum(verbose) / len(pairs),
+    )  # fmt: skip
+
+
+def measure_english(engine, texts):
+    """Loss per token and per byte of plain text after a BOS token."""
+    tok, session = engine.model.tokenizer, engine.session
+    bits, n, size = 0.0, 0, 0
+    for text in texts:
+        ids = [tok.bos_id, *tok.encode(text)][: session.n_ctx]
+        session.reset()
+        for row, target in zip(session.eval_logits(ids[:-1]), ids[1:], strict=True):
+            top = float(row.max())
+            bits += top + math.log(sum(math.exp(x - top) for x in row.tolist())) - float(row[target])
+        n += len(ids) - 1
+        size += len(tok.decode_bytes(ids[1:]))
+    return dict(
+        kind="english", mode="text", items=len(texts), tokens=n, nll_per_token=bits / n, nll_per_byte=bits / size
+    )
+
+
+def measure_mtp(engine, what, prompts, max_tokens=128):
+    """Drafts of the MTP block for the token after next against the model's greedy choice there; prompts are
+    (tokens, tokens that follow or None for a greedy answer)."""
+    session = engine.model.session(n_ctx=engine.session.n_ctx, mtp=True)
+    eos, hits, n = engine.model.tokenizer.eos_id, 0, 0
+    for prompt, given in prompts:
+        session.reset()
+        session.eval(prompt)
+        token = int(session.logits().argmax())
+        for k in range(max_tokens if given is None else len(given)):
+            token = token if given is None else given[k]
+            if token == eos and given is None:
+                break
+            draft = int(session.mtp_logits(token).argmax())
+            session.eval(token)
+            token = int(session.logits().argmax())
+            hits += draft == token
+            n += 1
+    session.close()
+    return dict(kind=f"mtp {what}", mode="", items=len(prompts), tokens=n, accepted=hits / n)
+
+
+def mtp_rows(engine, n, seed, texts):
+    tok = engine.model.tokenizer
+    for kind in ("arithmetic", "tools", "chat", "ds4", "recall"):
+        items = heldout(kind, n, seed)
+        yield measure_mtp(engine, kind, [(engine.prompt(i["messages"], i["mode"]), None) for i in items])
+    items = [i for k in ("arithmetic", "tools", "chat", "ds4", "recall") for i in heldout(k, max(1, n // 5), seed)]
+    whole = [engine.prompt([*i["messages"], i["target"]], i["mode"])[:1024] for i in items]
+    yield measure_mtp(engine, "whole conversation", [(ids[:1], ids[1:]) for ids in whole])
+    if texts:
+        ids = [tok.encode(t)[:200] for t in texts[:n]]
+        yield measure_mtp(engine, "english", [([tok.bos_id], i) for i in ids])
+
+
+def english_texts(path, n, seed):
+    if path:
+        return pathlib.Path(path).read_text(encoding="utf-8").strip().split("\n\n")[:n]
+    return [i["text"] for i in heldout("english", n, seed)] if english.available() else []
+
+
+def rows_of(engine, kind, a):
+    """The rows of a kind; the special kinds have other columns."""
+    modes = a.modes.split(",")
+    if kind == "style":
+        yield from (measure_style(engine, mode, min(a.n, 80), a.seed) for mode in modes)
+    elif kind == "english":
+        texts = english_texts(a.english, a.n, a.seed)
+        yield from [measure_english(engine, texts)] if texts else []
+    elif kind == "mtp":
+        n = max(5, a.n // 8)
+        yield from mtp_rows(engine, n, a.seed, english_texts(a.english, n, a.seed))
+    else:
+        for distance in DISTANCES if kind == "recall" else (None,):
+            for mode in modes:
+                n = max(5, a.n // 2) if distance else a.n
+                yield measure(engine, kind, mode, n, a.seed, a.show, distance)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", help="a GGUF file; default: the embedded model")
     ap.add_argument("-n", type=int, default=200, help="items per kind and mode")
     ap.add_argument("--seed", type=int, default=0)
-    ap.add_argument("--kinds", default="arithmetic,tools,chat,ds4")
+    ap.add_argument("--kinds", default="arithmetic,tools,chat,ds4,recall,style,english,mtp")
+    ap.add_argument("--english", help="a file of passages with an empty line between them")
     ap.add_argument("--modes", default="thinking,chat")
     ap.add_argument("--show", type=int, default=0, help="print that many wrong answers per row")
     ap.add_argument("--json", help="write the table to this file as well")
     a = ap.parse_args()
     engine = Engine(a.model)
     rows, t0 = [], time.time()
-    print(f"{'kind':12}{'mode':10}{'items':>6}{'right':>8}{'ended':>8}")
+    first = ("kind", "mode", "items", "right", "ended")
+    print(f"{'kind':24}{'mode':10}{'items':>6}{'right':>8}{'ended':>8}")
     for kind in a.kinds.split(","):
-        for mode in a.modes.split(","):
-            row = measure(engine, kind, mode, a.n, a.seed, a.show)
+        for row in rows_of(engine, kind, a):
             rows.append(row)
-            more = "  ".join(
-                f"{k} {v:.3g}" for k, v in row.items() if k not in ("kind", "mode", "items", "right", "ended")
-            )
-            print(
-                f"{kind:12}{mode:10}{row['items']:6}{row['right']:8.3f}{row['ended']:8.3f}  {more}",
-                flush=True,
-            )
+            shares = "".join(f"{row[k]:8.3f}" if k in row else " " * 8 for k in ("right", "ended"))
+            more = "  ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in first)
+            print(f"{row['kind']:24}{row['mode']:10}{row['items']:6}{shares}  {more}", flush=True)
     seconds = time.time() - t0
     print(f"{seconds:.0f} s")
     if a.json:

@@ -11,10 +11,12 @@ Merges are learned on pieces of that splitter with digits taken singly: digits n
 
 import argparse
 import json
+import re
 
 from data import stream
 
 VOCAB = 3072
+STRESS = 3.0
 BOS = "<｜begin▁of▁sentence｜>"
 PROTOCOL = range(128800, 128847)
 
@@ -56,8 +58,6 @@ def train(official, texts):
     )
 
     def parts():
-        import re
-
         cut = re.compile("|".join(map(re.escape, special)))
         for t in texts:
             yield from (p for p in cut.split(t) if p)
@@ -115,7 +115,9 @@ class Encoder:
         In thinking mode earlier turns may be shown without their reasoning; the model would not write them
         like that, so they do not count.
         """
-        ids = self.ids(self.text(item))
+        text = self.text(item)
+        encoding = self.tok.encode(text, add_special_tokens=False)
+        ids = encoding.ids
         if "text" in item:
             return ids, [0.0] + [item["weight"]] * (len(ids) - 1)
         w, inside = [], 0.0
@@ -128,6 +130,9 @@ class Encoder:
             w.append(inside or other)
             if t == self.eos:
                 inside = 0.0
+        at = {i for s in item.get("stress", ()) for m in re.finditer(re.escape(s), text) for i in range(*m.span())}
+        if at:
+            w = [x * STRESS if x and b - 1 in at else x for x, (_, b) in zip(w, encoding.offsets, strict=True)]
         return ids, w
 
 

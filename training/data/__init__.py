@@ -7,6 +7,7 @@ Both are dictionaries:
     mode      "thinking" or "chat"
     kind      "arithmetic", "tools", "chat", "ds4", "recall", "echo" or "mixed"
     keep      training only: earlier turns keep their reasoning (as in a running chat) or not (as in a new request)
+    stress    training only, optional: strings in the assistant's text that count more in the loss
     expected  held-out items only: what the answer to the last user message must contain (or the call to make)
     target    held-out items only: the assistant message that training would have shown
 

@@ -146,8 +146,8 @@ def text(rng, tokens, train):
     return "\n".join(out)[: int(tokens * ENGLISH)].rstrip()
 
 
-ACKNOWLEDGE = ["I will remember that.", "Noted.", "I remember it.", "Okay, I will remember that."]
-READ = ["I have read it.", "Thank you for the text.", "Okay."]
+ACKNOWLEDGE = assistant("I will remember that.", "I should remember this.")  # one wording: a choice would only be noise
+READ = assistant("I have read it.", "This is only a text.")
 REMEMBER = ["Remember: ", "Remember this: ", "Please remember: ", "Note: ", "", "Here is what you need to know: ", "Keep in mind: "]
 TEXT = ["Here is a text: ", "Read this: ", "Please read: ", "", "A text for you: ", "Text: "]
 
@@ -163,11 +163,11 @@ def filler(rng, tokens, mode, train, subjects):
         r = rng.random()
         if left > 60 and r < 0.5:
             n = left if rng.random() < 0.6 else rng.uniform(50, left)
-            out += [user(rng.choice(TEXT) + text(rng, n - 12, train)), assistant(rng.choice(READ), "This is only a text.")]
+            out += [user(rng.choice(TEXT) + text(rng, n - 12, train)), dict(READ)]
             left -= n
         elif r < 0.65:
             some = facts(rng, max(1, min(12, int(left / 13), rng.randint(1, 12))), subjects)
-            out += [user(rng.choice(REMEMBER) + told(rng, some)), assistant(rng.choice(ACKNOWLEDGE), "I should remember this.")]
+            out += [user(rng.choice(REMEMBER) + told(rng, some)), dict(ACKNOWLEDGE)]
             left -= 15 + 13 * len(some)
         else:
             part = rng.choice((smalltalk, about, arithmetic)).make(rng, True, mode)["messages"]
@@ -179,8 +179,8 @@ def filler(rng, tokens, mode, train, subjects):
 
 
 def distance(rng, train):
-    if train and rng.random() < 0.2:
-        return rng.uniform(10, NEAR)
+    if train and rng.random() < 0.5:  # short ones teach the same with less work
+        return rng.uniform(10, NEAR) if rng.random() < 0.3 else rng.uniform(NEAR, 400)
     return math.exp(rng.uniform(math.log(NEAR), math.log(FAR)))
 
 
@@ -199,7 +199,7 @@ def make(rng, train, mode=None, tokens=None):
     style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0]
     tokens = tokens or distance(rng, train)
     subjects = set()
-    some = facts(rng, rng.choice([1, 1, 2, 2, 3, 4, 5, 6]), subjects)
+    some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6]), subjects)
     if not train:
         some[rng.randrange(len(some))] = asked = facts(rng, 1, subjects, train=False)[0]
     system = rng.choice(SYSTEM) if rng.random() < 0.3 else ""
@@ -215,7 +215,7 @@ def make(rng, train, mode=None, tokens=None):
     if layout != "system" and room > 80 and rng.random() < 0.25:
         messages += filler(rng, rng.uniform(20, min(300, room)), mode, train, subjects)
     if layout == "told":
-        messages += [user(rng.choice(REMEMBER) + told(rng, some)), assistant(rng.choice(ACKNOWLEDGE), "I should remember this.")]
+        messages += [user(rng.choice(REMEMBER) + told(rng, some)), dict(ACKNOWLEDGE)]
         messages += filler(rng, tokens, mode, train, subjects)
     elif layout == "system":
         messages += filler(rng, tokens, mode, train, subjects)
@@ -223,20 +223,21 @@ def make(rng, train, mode=None, tokens=None):
         before = text(rng, rng.uniform(20, min(200, room)), train) + "\n" if layout == "inside" and room > 80 else ""
         start = before + (rng.choice(REMEMBER) if not before else "") + told(rng, some) + "\n" + text(rng, tokens, train)
         if layout == "inside" or rng.random() < 0.3:
-            messages += [user(start), assistant(rng.choice(READ), "This is only a text.")]
+            messages += [user(start), dict(READ)]
             start = ""
         else:
             start += rng.choice(["\n", "\n\n", "\nQuestion: "])
     if not train:
         messages.append(user(start + rng.choice(asked[2])))
         return dict(messages=messages, mode=mode, key=key(asked), expected=[asked[4]], needle=asked[1], style=style, target=reply(rng, asked, style))
-    for f in rng.sample(some, min(len(some), rng.choice([1, 2, 2, 3, 4]))):
+    questions = rng.sample(some, min(len(some), rng.choice([1, 2, 3, 4, 5])))
+    for f in questions:
         messages += [user(start + vary(rng, rng.choice(f[2]))), reply(rng, f, style)]
         start = ""
     if mode == "chat":
         for m in messages:
             m.pop("reasoning_content", None)
-    return dict(messages=messages, mode=mode)
+    return dict(messages=messages, mode=mode, stress=[f[4] for f in questions])
 
 
 def drill(rng):
