@@ -1,0 +1,35 @@
+"""What is wrong with an importance file."""
+
+from __future__ import annotations
+
+from ds4.errors import ModelFileError
+
+
+class ImatrixError(ModelFileError):
+    """An importance file is damaged, is none at all, or belongs to another model.
+
+    Attributes
+    ----------
+    path : str or None
+        The file.
+    entry : str or None
+        Name of the entry, when it is about one.
+    offset : int or None
+        Where in the file, in bytes from its start, when that is known.
+    """
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, entry: str | None = None, offset: int | None = None
+    ) -> None:
+        if entry is not None:
+            message = f"entry {shown(entry)}: {message}"
+        if offset is not None:
+            message = f"{message} (at byte {offset})"
+        super().__init__(message, path=path, offset=offset)
+        self.entry = entry
+
+
+def shown(name: str) -> str:
+    """Return a name from a file in a form that can be printed."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= 100 else text[:97] + "..."
