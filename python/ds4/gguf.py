@@ -199,6 +199,16 @@ class Metadata(Mapping[str, Any]):
         kind, element, _ = self._native.kind(self._index[key])
         return f"[{_VALUE_NAMES[element]}]" if kind == _ARRAY else _VALUE_NAMES[kind]
 
+    def record(self, key: str) -> bytes:
+        """Return the whole record of a key, byte for byte as the file has it.
+
+        Raises
+        ------
+        KeyError
+            There is no such key.
+        """
+        return self._native.record(self._index[key])
+
 
 _ARRAY = 9
 _VALUE_NAMES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64")

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from .file_range import FileRange
 from .gguf import GGUFFile, type_info
 from .gguf_partial import PartialFile, partial_bytes
 
@@ -64,6 +65,17 @@ class KV:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredKV(KV):
+    """A record of another file, written byte for byte as it stands there."""
+
+    raw: bytes
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        return self.raw
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A tensor to be written: name, `ne` (contiguous dimension first) and type name."""
 
@@ -95,6 +107,12 @@ class Layout:
 def records_of(file: GGUFFile) -> list[KV]:
     """Return the metadata of a file as records to be written; their bytes are those of the file."""
     return [KV(key, file.metadata.kind(key), file.metadata[key]) for key in file.metadata]
+
+
+def stored_records(file: GGUFFile) -> list[StoredKV]:
+    """Return the metadata of a file as records to be written verbatim."""
+    m = file.metadata
+    return [StoredKV(key, m.kind(key), m[key], m.record(key)) for key in m]
 
 
 def make_layout(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> Layout:
@@ -169,13 +187,14 @@ class GGUFWriter:
         """Where an interrupted write keeps its finished tensors, or None."""
         return self._partial.path if self._partial and self._partial.path.exists() else None
 
-    def write(self, payloads: Iterable[Iterable[bytes]]) -> None:
+    def write(self, payloads: Iterable[Iterable[bytes | FileRange]]) -> None:
         """Write the whole file under another name and sync it.
 
         Parameters
         ----------
         payloads : iterable
-            For every tensor, in directory order, the pieces of its payload. The first `n_done` are not iterated.
+            For every tensor, in directory order, the pieces of its payload: bytes, or ranges of other files. The first
+            `n_done` are not iterated.
 
         Raises
         ------
@@ -198,7 +217,7 @@ class GGUFWriter:
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
             raise
 
-    def _write_to(self, f: BinaryIO, payloads: Iterable[Iterable[bytes]]) -> None:
+    def _write_to(self, f: BinaryIO, payloads: Iterable[Iterable[bytes | FileRange]]) -> None:
         if not self.n_done:
             f.write(self.layout.header)
         for i, (tensor, offset, payload) in enumerate(zip(self.tensors, self.layout.offsets, payloads, strict=True)):
@@ -207,6 +226,13 @@ class GGUFWriter:
             f.seek(offset)
             written = crc = 0
             for piece in payload:
+                if isinstance(piece, FileRange):
+                    f.flush()
+                    piece.copy_to(f.fileno(), offset + written)
+                    written += piece.n_bytes
+                    f.seek(offset + written)
+                    crc = piece.crc32(crc) if self._partial is not None else 0
+                    continue
                 written += f.write(piece)
                 crc = zlib.crc32(piece, crc)
             if written != tensor.n_bytes:

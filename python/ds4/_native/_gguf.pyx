@@ -250,6 +250,15 @@ cdef class File:
         cdef list values = _elements(kv.elem_type, kv.data, kv.n_bytes, kv.count)
         return values if kv.type == DS4_KV_ARRAY else values[0]
 
+    def record(self, uint64_t index) -> bytes:
+        """Return the whole record `index` as the file has it: key, type and value."""
+        cdef ds4_gguf_kv kv
+        cdef ds4_error err
+        check(ds4_gguf_get_kv(self.gguf, index, &kv, &err), &err, self.path)
+        # A record is contiguous in the file, and its key's length stands before its key.
+        cdef const char *start = kv.key - 8
+        return PyBytes_FromStringAndSize(start, <const char *>kv.data + kv.n_bytes - start)
+
     def tensors(self) -> list:
         """Return (name, type id, dimensions as written, bytes, file offset) of every tensor, in file order."""
         cdef ds4_gguf_info info

@@ -10,11 +10,11 @@ from ds4 import Model, UnsupportedModelError
 from ds4.gguf_writer import KV, TensorInfo, make_layout, write_sparse
 
 
-def check_runs(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> None:
+def check_runs(kvs: Sequence[KV], tensors: Sequence[TensorInfo], *, what: str = "converted") -> None:
     """Check a directory against the shapes and tensors that the engine accepts.
 
     The engine reads files, so it gets one: the directory, and the full size without payload, which takes no room
-    on the disk.
+    on the disk. `what` names the file in the error.
 
     Raises
     ------
@@ -33,4 +33,4 @@ def check_runs(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> None:
             Model.open(path).close()
         except UnsupportedModelError as error:
             text = str(error.args[0]).replace(f"{path}: ", "")
-            raise UnsupportedModelError(f"the converted file would not run: {text}") from None
+            raise UnsupportedModelError(f"the {what} file would not run: {text}") from None
