@@ -139,8 +139,11 @@ def encode_q2_k(x: Floats, weights: Floats | None) -> Bytes:
 
 def encode_q4_k(x: Floats, weights: Floats | None) -> Bytes:
     scales, mins, codes, d, dmin = _k_block(x, weights, GGMLType.Q4_K)
-    k = [scales[:, :4] | scales[:, 4:] >> 4 << 6, mins[:, :4] | mins[:, 4:] >> 4 << 6,
-         scales[:, 4:] & 15 | (mins[:, 4:] & 15) << 4]
+    k = [
+        scales[:, :4] | scales[:, 4:] >> 4 << 6,
+        mins[:, :4] | mins[:, 4:] >> 4 << 6,
+        scales[:, 4:] & 15 | (mins[:, 4:] & 15) << 4,
+    ]
     q = codes.reshape(-1, 4, 2, 32)
     return np.concatenate([d, dmin, *k, (q[:, :, 0] | q[:, :, 1] << 4).reshape(-1, 128)], 1)
 

@@ -28,8 +28,8 @@ Examples:
   ds4 convert checkpoint flash.gguf --type bf16 --dry-run
   ds4 convert checkpoint flash.gguf --type q8_0 --mtp-out flash-mtp.gguf
 
-SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index). Its
-tensors must be BF16, F16 or F32: the published checkpoints, in FP8 and FP4, are not read yet.
+SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index): the
+checkpoint as it is published, in FP8 and FP4, or one in BF16, F16 or F32.
 
 OUT appears when it is complete; nothing is left when the conversion fails."""
 

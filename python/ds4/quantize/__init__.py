@@ -1,4 +1,4 @@
-"""Making model files from official checkpoints in BF16, F16 or F32."""
+"""Making model files from official checkpoints: FP8 and FP4 as released, or BF16, F16, F32."""
 
 from .conversion import ConversionPlan, convert, plan_conversion
 from .recipes import RECIPES

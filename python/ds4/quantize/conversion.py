@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ds4.gguf_writer import KV, GGUFWriter, TensorInfo, check_targets, make_layout
 from ds4.progress import Progress
@@ -20,19 +19,16 @@ from . import hftensors
 from .encode import UnencodableValueError, encode, encode_ids
 from .hfconfig import ARCHITECTURE, Shape, model_keys, read_shape
 from .hftokenizer import tokenizer_keys
+from .hfweights import Weight, pair_scales
 from .recipes import RECIPES, file_type, type_of
 from .registry import check_runs
-from .safetensors import Checkpoint, CheckpointError, TensorEntry, read_json, shown
+from .safetensors import Checkpoint, CheckpointError, read_json, shown
 
 _MAX_CONFIG_BYTES = 1024 * 1024
 _CHUNK_VALUES = 4 * 1024 * 1024
-_FLOAT_TYPES = ("F32", "F16", "BF16")
+_FLOAT_TYPES = ("F32", "F16", "BF16", "FP8", "FP4")
 _ID_TYPES = ("I64", "I32")
 _MAX_LISTED = 30
-_QUANTIZED_MESSAGE = (
-    "this checkpoint holds {found}: it is in the published form, FP8 and FP4, which ds4 does not read yet; a "
-    "checkpoint in BF16, F16 or F32 can be converted"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,8 @@ class ConversionPlan:
     """What a conversion will write; nothing has been written yet. Close the checkpoint when done."""
 
     checkpoint: Checkpoint
+    weights: Mapping[str, Weight]
+    """The tensors of the checkpoint by official name, FP8 and FP4 ones together with their scales."""
     shape: Shape
     recipe: str
     files: tuple[FilePlan, ...]
@@ -104,7 +102,7 @@ def plan_conversion(
     OSError
         A file of the checkpoint is missing or unreadable.
     CheckpointError
-        The checkpoint is damaged, incomplete, quantized, or not DeepSeek V4.
+        The checkpoint is damaged, incomplete, or not DeepSeek V4.
     ValueError
         The recipe is unknown, or there is no MTP block for `mtp_out`.
     """
@@ -120,8 +118,8 @@ def plan_conversion(
         raise ValueError(f"{out} cannot be both the model and the file of the MTP block")
     checkpoint = Checkpoint(directory)
     try:
-        _refuse_quantized(config, checkpoint)
-        main, mtp, notes = _match(shape, checkpoint)
+        weights, faults = pair_scales(checkpoint)
+        main, mtp, notes = _match(shape, checkpoint, weights, faults)
         if mtp_out is not None and not mtp:
             raise ValueError(f"{directory} has no MTP block to write to {mtp_out}")
         title = name or directory.absolute().name
@@ -133,7 +131,7 @@ def plan_conversion(
     except BaseException:
         checkpoint.close()
         raise
-    return ConversionPlan(checkpoint, shape, recipe, tuple(files), tuple(notes))
+    return ConversionPlan(checkpoint, weights, shape, recipe, tuple(files), tuple(notes))
 
 
 def convert(plan: ConversionPlan, *, force: bool = False, progress: Progress | None = None) -> None:
@@ -170,7 +168,7 @@ def convert(plan: ConversionPlan, *, force: bool = False, progress: Progress | N
 
 def _encoded(plan: ConversionPlan, tensor: hftensors.Tensor, info: TensorInfo) -> Iterator[bytes]:
     for source in tensor.sources:
-        entry = plan.checkpoint.tensors[source]
+        entry = plan.weights[source]
         step = max(1, _CHUNK_VALUES // max(1, entry.shape[-1]))
         for first in range(0, entry.n_rows, step):
             rows = entry.rows(first, min(step, entry.n_rows - first))
@@ -180,7 +178,7 @@ def _encoded(plan: ConversionPlan, tensor: hftensors.Tensor, info: TensorInfo) -
                 else:
                     yield encode(info.type, rows, first_row=first)
             except UnencodableValueError as error:
-                raise CheckpointError(f"{entry.file.path}: tensor {shown(source)}, {error}") from None
+                raise CheckpointError(f"{entry.path}: tensor {shown(source)}, {error}") from None
 
 
 def _keys(shape: Shape, recipe: str, title: str) -> list[KV]:
@@ -199,35 +197,31 @@ def _plan_file(path: Path, kvs: list[KV], tensors: list[hftensors.Tensor], recip
     return FilePlan(path, tuple(kvs), tuple(tensors), infos, make_layout(kvs, infos).n_bytes)
 
 
-def _refuse_quantized(config: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        found = f"a quantization_config of method {shown(str(method))}"
-        raise CheckpointError(f"{checkpoint.directory}: " + _QUANTIZED_MESSAGE.format(found=found))
-    for entry in checkpoint:
-        if entry.dtype.startswith("F8_") or entry.dtype in ("I8", "U8"):
-            found = f"tensor {shown(entry.name)} of type {entry.dtype}"
-            raise CheckpointError(f"{checkpoint.directory}: " + _QUANTIZED_MESSAGE.format(found=found))
-
-
-def _match(shape: Shape, checkpoint: Checkpoint) -> tuple[list[hftensors.Tensor], list[hftensors.Tensor], list[str]]:
+def _match(
+    shape: Shape, checkpoint: Checkpoint, weights: Mapping[str, Weight], found_faults: Mapping[str, str]
+) -> tuple[list[hftensors.Tensor], list[hftensors.Tensor], list[str]]:
     """Compare the checkpoint with what its config.json promises; returns main tensors, MTP tensors, notes."""
     main = hftensors.expected_tensors(shape)
     has_mtp = any(name.startswith("mtp.") for name in checkpoint.tensors)
     mtp = hftensors.expected_mtp_tensors(shape) if has_mtp else []
-    notes, faults = [], []
+    notes, faults = [], [f"{name}: {fault}" for name, fault in found_faults.items()]
+    quantized = [name for name, weight in weights.items() if weight.stored in ("FP8", "FP4")]
+    if quantized and not shape.fp8:
+        what = f"{len(quantized)} tensors are FP8 or FP4, the first {shown(quantized[0])}"
+        faults.append(f"{what}, but config.json has no quantization_config")
     if shape.n_mtp > 1:
         faults.append(f"config.json promises {shape.n_mtp} MTP blocks; ds4 knows files with one")
     elif shape.n_mtp and not has_mtp:
         notes.append("the checkpoint has no MTP block, although config.json promises one")
     elif has_mtp and not shape.n_mtp:
         faults.append("the checkpoint has mtp.* tensors, but num_nextn_predict_layers is 0")
-    unused = set(checkpoint.tensors)
+    unused = set(weights)
     for tensor in [*main, *mtp]:
         for source in tensor.sources:
             unused.discard(source)
-            fault = _fault(tensor, checkpoint.tensors.get(source))
+            if source in checkpoint.tensors and source not in weights:
+                continue  # among the faults that were found already, or its scales are
+            fault = _fault(tensor, weights.get(source))
             if fault:
                 faults.append(f"{source}: {fault}")
     for i in range(shape.n_hash_layer):
@@ -243,12 +237,12 @@ def _match(shape: Shape, checkpoint: Checkpoint) -> tuple[list[hftensors.Tensor]
     return main, mtp, notes
 
 
-def _fault(tensor: hftensors.Tensor, entry: TensorEntry | None) -> str | None:
+def _fault(tensor: hftensors.Tensor, entry: Weight | None) -> str | None:
     if entry is None:
         return "missing"
     if entry.shape != tensor.shape:
         return f"shape {list(entry.shape)}, expected {list(tensor.shape)}"
     wanted = _ID_TYPES if tensor.role == "table" else _FLOAT_TYPES
-    if entry.dtype not in wanted:
-        return f"type {entry.dtype}, expected {' or '.join(wanted)}"
+    if entry.stored not in wanted:
+        return f"type {entry.stored}, expected {' or '.join(wanted)}"
     return None

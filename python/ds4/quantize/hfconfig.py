@@ -34,6 +34,11 @@ _FIXED: dict[str, Any] = {
 }
 """Settings without a GGUF key; missing ones have these values."""
 
+_FP8_METHOD = "fp8"
+_FP8_FIXED: dict[str, Any] = {"fmt": "e4m3", "scale_fmt": "ue8m0"}
+_FP8_BLOCK = [128, 128]
+_EXPERT_DTYPES = ("fp4", "fp8", "bf16")
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -69,6 +74,8 @@ class Shape:
     compress_rope_base: float
     yarn: Mapping[str, float] | None
     compress_ratios: tuple[int, ...]
+    fp8: bool
+    """Whether weights may be stored in FP8 with 128 x 128 scales, and experts in FP4."""
 
 
 class _Reader:
@@ -112,8 +119,8 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
     Raises
     ------
     CheckpointError
-        Another architecture, a quantized checkpoint, or values that are missing, out of range or unknown; all of
-        them are listed.
+        Another architecture, another quantization than the published one, or values that are missing, out of range or
+        unknown; all of them are listed.
     """
     kind = config.get("model_type")
     if kind != MODEL_TYPE:
@@ -157,6 +164,7 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
         compress_rope_base=r.number("compress_rope_theta"),
         yarn=_yarn(r),
         compress_ratios=_ratios(r, n_layer),
+        fp8=_quantization(r),
     )
     if shape.n_head * shape.head_dim % shape.o_groups:
         r.faults.append(f"o_groups {shape.o_groups} does not divide {shape.n_head} heads of {shape.head_dim}")
@@ -165,6 +173,31 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
     if r.faults:
         raise CheckpointError("config.json:\n  " + "\n  ".join(r.faults))
     return shape
+
+
+def _quantization(r: _Reader) -> bool:
+    kind = r.config.get("expert_dtype")
+    if kind is not None and kind not in _EXPERT_DTYPES:
+        r.faults.append(f"expert_dtype is {shown(str(kind))}; ds4 reads {', '.join(_EXPERT_DTYPES)}")
+    content = r.config.get("quantization_config")
+    if content is None:
+        return False
+    if not isinstance(content, Mapping):
+        r.faults.append(f"quantization_config is {shown(str(content))}, expected an object")
+        return False
+    method = content.get("quant_method")
+    if method != _FP8_METHOD:
+        r.faults.append(f"quantization_config.quant_method is {shown(str(method))}; ds4 reads {_FP8_METHOD!r}")
+        return False
+    for key, wanted in _FP8_FIXED.items():
+        value = content.get(key, wanted)
+        if value != wanted:
+            r.faults.append(f"quantization_config.{key} is {shown(str(value))}, DeepSeek V4 has {wanted!r}")
+    block = content.get("weight_block_size")
+    if block != _FP8_BLOCK:
+        found = "missing" if block is None else shown(str(block))
+        r.faults.append(f"quantization_config.weight_block_size is {found}, DeepSeek V4 has {_FP8_BLOCK}")
+    return True
 
 
 def _yarn(r: _Reader) -> dict[str, float] | None:

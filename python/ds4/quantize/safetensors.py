@@ -1,17 +1,19 @@
 """Reading safetensors checkpoints: one file, or shards listed by an index.
 
-The header is checked whole before any tensor is handed out: its length, every shape, every pair of offsets, overlaps
-and gaps. Data is memory-mapped and never copied here. Files of other people are input: sizes are compared by
-subtraction, names are quoted and cut in messages.
+The header is checked whole before any tensor is handed out: its length, every shape, every pair of offsets, and
+overlaps. Data is read with `pread` into fresh arrays, not mapped: memory holds what was asked for and no more,
+whatever the size of the model, and a file that is shortened meanwhile is an error instead of a fault. Files of other
+people are input: sizes are compared by subtraction, names are quoted and cut in messages.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-import mmap
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,10 @@ ITEM_BYTES = {
 """Bytes of one element of the element types that the format defines and that fill whole bytes."""
 
 MAX_HEADER_BYTES = 100 * 1000 * 1000
+_MAX_DIMENSIONS = 8
 _MAX_SHARDS = 10_000
+_READ_BYTES = 1 << 30
+"""At most this much in one call: Linux reads no more than 2 GiB at a time."""
 _MAX_INDEX_BYTES = 64 * 1024 * 1024
 
 
@@ -38,7 +43,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor of a checkpoint: where it lies and what it holds."""
+    """One tensor of a file as its header describes it: where it lies and what it holds."""
 
     name: str
     dtype: str
@@ -53,19 +58,30 @@ class TensorEntry:
 
         The result is a fresh array: F32, F16 and BF16 become float32, I32 and I64 stay what they are.
         """
-        width = self.shape[-1] if self.shape else 1
-        item = ITEM_BYTES[self.dtype]
-        begin = self.begin + first * width * item
-        raw = self.file.bytes_at(begin, count * width * item)
-        if self.dtype == "BF16":
-            wide = np.frombuffer(raw, "<u2").astype(np.uint32)
-            wide <<= 16
-            return wide.view(np.float32).reshape(count, width)
-        kinds = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+        kinds = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
         if self.dtype not in kinds:
             raise CheckpointError(f"{shown(self.name)} has the element type {self.dtype}, which ds4 cannot read")
-        values = np.frombuffer(raw, kinds[self.dtype]).reshape(count, width)
-        return values.astype(np.float32) if self.dtype == "F16" else values.copy()
+        values = self.raw_rows(first, count).view(kinds[self.dtype])
+        if self.dtype == "BF16":
+            wide = values.astype(np.uint32)
+            wide <<= 16
+            return wide.view(np.float32)
+        return values.astype(np.float32) if self.dtype == "F16" else values
+
+    def raw_rows(self, first: int, count: int) -> NDArray[np.uint8]:
+        """Return the bytes of rows as they are stored, in a fresh array of shape (count, bytes of a row)."""
+        row_bytes = (self.shape[-1] if self.shape else 1) * ITEM_BYTES[self.dtype]
+        return self.file.read(self.begin + first * row_bytes, count * row_bytes).reshape(count, row_bytes)
+
+    @property
+    def stored(self) -> str:
+        """The word for how the values are stored: the element type."""
+        return self.dtype
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the tensor."""
+        return self.file.path
 
     @property
     def n_rows(self) -> int:
@@ -74,7 +90,7 @@ class TensorEntry:
 
 
 class SafetensorsFile:
-    """One memory-mapped safetensors file with a checked header.
+    """One open safetensors file with a checked header.
 
     Parameters
     ----------
@@ -91,34 +107,33 @@ class SafetensorsFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        with open(self.path, "rb") as f:
-            info = os.fstat(f.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise CheckpointError(f"{self.path}: not a regular file")
-            self.n_bytes = info.st_size
-            if self.n_bytes < 8:
-                raise CheckpointError(f"{self.path}: {self.n_bytes} bytes, too short for a safetensors file")
-            n_header = int.from_bytes(f.read(8), "little")
-            if n_header > min(MAX_HEADER_BYTES, self.n_bytes - 8):
-                raise CheckpointError(
-                    f"{self.path}: the header is said to have {n_header} bytes, but {self.n_bytes - 8} follow "
-                    f"and at most {MAX_HEADER_BYTES} are allowed"
-                )
-            header = self._parse(f.read(n_header))
-            self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        self._fd, self.n_bytes = _open_regular(self.path)
+        try:
+            self.tensors: dict[str, TensorEntry] = self._read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self) -> dict[str, TensorEntry]:
+        if self.n_bytes < 8:
+            raise CheckpointError(f"{self.path}: {self.n_bytes} bytes, too short for a safetensors file")
+        n_header = int.from_bytes(self.read(0, 8).tobytes(), "little")
+        if n_header > min(MAX_HEADER_BYTES, self.n_bytes - 8):
+            raise CheckpointError(
+                f"{self.path}: the header is said to have {n_header} bytes, but {self.n_bytes - 8} follow "
+                f"and at most {MAX_HEADER_BYTES} are allowed"
+            )
+        header = self._parse(self.read(8, n_header).tobytes())
         self.data_begin = 8 + n_header
-        self.tensors: dict[str, TensorEntry] = {}
-        for name, record in header.items():
-            if name != "__metadata__":
-                self.tensors[name] = self._entry(name, record)
-        self._check_layout()
+        tensors = {name: self._entry(name, record) for name, record in header.items() if name != "__metadata__"}
+        self._check_layout(tensors)
+        return tensors
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             out = dict(pairs)
             if len(out) != len(pairs):
-                names = [k for k, _ in pairs]
-                twice = next(k for k in names if names.count(k) > 1)
+                twice = Counter(k for k, _ in pairs).most_common(1)[0][0]
                 raise CheckpointError(f"{self.path}: the header names {shown(twice)} twice")
             return out
 
@@ -137,10 +152,12 @@ class SafetensorsFile:
         if not isinstance(record, dict):
             raise CheckpointError(f"{where}: its record is not a JSON object")
         dtype, shape, offsets = record.get("dtype"), record.get("shape"), record.get("data_offsets")
-        if dtype not in ITEM_BYTES:
+        if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
             raise CheckpointError(f"{where}: unknown element type {shown(str(dtype))}")
-        if not _is_counts(shape):
-            raise CheckpointError(f"{where}: shape {shown(str(shape))} is not a list of sizes")
+        if not _is_counts(shape) or len(shape) > _MAX_DIMENSIONS:
+            raise CheckpointError(
+                f"{where}: shape {shown(str(shape))} is not a list of at most {_MAX_DIMENSIONS} sizes"
+            )
         if not _is_counts(offsets) or len(offsets) != 2:
             raise CheckpointError(f"{where}: data_offsets {shown(str(offsets))} is not a pair of offsets")
         begin, end = offsets
@@ -155,9 +172,9 @@ class SafetensorsFile:
             raise CheckpointError(f"{where}: {dtype} {list(shape)} takes {wanted} bytes, offsets give {end - begin}")
         return TensorEntry(name, dtype, tuple(shape), self.data_begin + begin, wanted, self)
 
-    def _check_layout(self) -> None:
+    def _check_layout(self, tensors: dict[str, TensorEntry]) -> None:
         end, previous = self.data_begin, None
-        for entry in sorted(self.tensors.values(), key=lambda e: (e.begin, e.n_bytes)):
+        for entry in sorted(tensors.values(), key=lambda e: (e.begin, e.n_bytes)):
             if entry.begin < end:
                 raise CheckpointError(
                     f"{self.path}: tensor {shown(entry.name)} at {entry.begin} overlaps "
@@ -165,15 +182,38 @@ class SafetensorsFile:
                 )
             end, previous = entry.begin + entry.n_bytes, entry.name
 
-    def bytes_at(self, begin: int, count: int) -> memoryview:
-        """Return bytes of the mapping; the range must lie inside the file."""
-        if count > self.n_bytes - begin:
-            raise CheckpointError(f"{self.path}: bytes {begin}..{begin + count} lie outside the file")
-        return memoryview(self._map)[begin : begin + count]
+    def read(self, begin: int, count: int) -> NDArray[np.uint8]:
+        """Return `count` bytes from position `begin`, in a fresh array. Threads may read at the same time.
+
+        Raises
+        ------
+        OSError
+            The file cannot be read.
+        CheckpointError
+            The range does not lie inside the file, or the file was shortened since it was opened.
+        """
+        if not 0 <= begin <= self.n_bytes or not 0 <= count <= self.n_bytes - begin:
+            raise CheckpointError(f"{self.path}: {count} bytes from {begin} on do not lie in {self.n_bytes} bytes")
+        out = np.empty(count, np.uint8)
+        done = 0
+        while done < count:
+            try:
+                n = os.preadv(self._fd, [out[done : done + _READ_BYTES].data], begin + done)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            if n == 0:
+                raise CheckpointError(
+                    f"{self.path}: ends at byte {begin + done}, but had {self.n_bytes} bytes when it was opened; "
+                    "was it replaced or shortened meanwhile?"
+                )
+            done += n
+        return out
 
     def close(self) -> None:
-        """Unmap the file; arrays made by `TensorEntry.rows` stay valid."""
-        self._map.close()
+        """Close the file; arrays that were read stay valid."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Checkpoint:
@@ -215,17 +255,28 @@ class Checkpoint:
         weight_map = content.get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
             raise CheckpointError(f"{index}: no weight_map from tensor names to files")
-        shards = sorted(set(weight_map.values()))
+        by_shard: dict[str, set[str]] = {}
+        for name, shard in weight_map.items():
+            by_shard.setdefault(shard, set()).add(name)
+        shards = sorted(by_shard)
         if len(shards) > _MAX_SHARDS:
             raise CheckpointError(f"{index}: {len(shards)} shards; at most {_MAX_SHARDS} are read")
         for shard in shards:
-            if shard != os.path.basename(shard) or shard in ("", ".", ".."):
+            if not _is_file_name(shard):
                 raise CheckpointError(f"{index}: {shown(shard)} is not a file name in this directory")
+        missing = [shard for shard in shards if not (self.directory / shard).exists()]
+        if missing:
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{len(missing)} of {len(shards)} shards are missing ({listed(missing)}); is the download complete?",
+                str(index),
+            )
+        for shard in shards:
             found = set(self._add(self.directory / shard).tensors)
-            listed = {name for name, where in weight_map.items() if where == shard}
-            if found != listed:
-                name = min(found ^ listed)
-                place = "but the shard lacks it" if name in listed else "but the index does not list it there"
+            wanted = by_shard[shard]
+            if found != wanted:
+                name = min(found ^ wanted)
+                place = "but the shard lacks it" if name in wanted else "but the index does not list it there"
                 raise CheckpointError(f"{index} and {shard} disagree about tensor {shown(name)}: {place}")
 
     def __iter__(self) -> Iterator[TensorEntry]:
@@ -240,7 +291,7 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Unmap all files."""
+        """Close all files."""
         for file in self.files:
             file.close()
 
@@ -255,7 +306,8 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     CheckpointError
         It is too large, not JSON, or not an object.
     """
-    with open(path, "rb") as f:
+    fd, _ = _open_regular(path)
+    with open(fd, "rb") as f:
         raw = f.read(max_bytes + 1)
     if len(raw) > max_bytes:
         raise CheckpointError(f"{path}: larger than {max_bytes} bytes")
@@ -271,6 +323,30 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
 def shown(text: str) -> str:
     """Quote a text that comes from a file, escaped and cut, for a message."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """Join names from a file for a message: the first few, and how many more there are."""
+    text = ", ".join(shown(name) for name in names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
+def _open_regular(path: Path) -> tuple[int, int]:
+    """Open a regular file for reading, without waiting at a FIFO; returns the descriptor and the size."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise CheckpointError(f"{path}: not a regular file")
+    return fd, info.st_size
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return name == os.path.basename(name) and name not in ("", ".", "..") and "\0" not in name
 
 
 def _is_counts(value: Any) -> TypeGuard[list[int]]:

@@ -204,7 +204,14 @@ def test_every_difference_is_listed(flash_weights: tiny_shapes.Weights, tmp_path
         ({"num_hidden_layers": 10000}, ("num_hidden_layers is 10000",)),
         ({"rope_scaling": {"type": "linear"}}, ("rope_scaling.type", "linear")),
         ({"rms_norm_eps": float("nan")}, ("rms_norm_eps",)),
-        ({"quantization_config": {"quant_method": "fp8"}}, ("fp8", "does not read yet")),
+        ({"quantization_config": {"quant_method": "awq"}}, ("quantization_config.quant_method is 'awq'", "'fp8'")),
+        ({"quantization_config": {"quant_method": "fp8"}}, ("weight_block_size is missing",)),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 32], "fmt": "e5m2"}},
+            ("weight_block_size is '[32, 32]'", "fmt is 'e5m2'"),
+        ),
+        ({"quantization_config": [1]}, ("quantization_config is '[1]'",)),
+        ({"expert_dtype": "nvfp4"}, ("expert_dtype is 'nvfp4'",)),
         ({"sliding_window": 64}, ("test-flash", "sliding_window")),
         ({"vocab_size": 600}, ("embed.weight: shape [512, 256], expected [600, 256]",)),
     ],
@@ -220,13 +227,6 @@ def test_configurations_that_are_refused(
     (source / "config.json").unlink()
     (source / "config.json").write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
     _refused(source, tmp_path, *words)
-
-
-def test_fp8_checkpoints_are_refused_by_name(flash_weights: tiny_shapes.Weights, tmp_path: Path) -> None:
-    name = "layers.0.attn.wq_a.weight"
-    raw = bytes(flash_weights[name].size)
-    source = write_checkpoint(tmp_path / "c", "flash", flash_weights, records={name: ("F8_E4M3", raw)})
-    _refused(source, tmp_path, name, "F8_E4M3", "does not read yet")
 
 
 def test_missing_files(flash_checkpoint: Path, tmp_path: Path) -> None:
