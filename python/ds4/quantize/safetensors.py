@@ -105,6 +105,8 @@ class SafetensorsFile:
         The header is damaged; the message says where.
     """
 
+    _fd = -1
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._fd, self.n_bytes = _open_regular(self.path)
@@ -164,8 +166,10 @@ class SafetensorsFile:
         available = self.n_bytes - self.data_begin
         if not begin <= end <= available:
             raise CheckpointError(
-                f"{where}: data_offsets [{begin}, {end}] do not lie in the {available} bytes of data; "
-                "is the file truncated?"
+                f"{where}: data_offsets [{begin}, {end}] end at byte {self.data_begin + end} of the file, which has "
+                f"{self.n_bytes} bytes; is it truncated?"
+                if begin <= end
+                else f"{where}: data_offsets [{begin}, {end}] are not in order"
             )
         wanted = math.prod(shape) * ITEM_BYTES[dtype]
         if end - begin != wanted:
@@ -211,9 +215,12 @@ class SafetensorsFile:
 
     def close(self) -> None:
         """Close the file; arrays that were read stay valid."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Checkpoint:
