@@ -5,9 +5,13 @@ mtp|indexer]
 
 The two parts are independent: on two cores run one process each and join the results with export.py.
 
-The MTP block learns to predict token p+2 from the streams of p and token p+1, like the main model only on
-what the assistant writes.  An indexer learns that the softmax of its scores is the attention (summed over
-the heads) that the layer pays to its compressed rows.
+The MTP block learns to predict token p+2 from the streams of p and token p+1, on what the assistant writes and
+with a small weight on everything else.  An indexer learns that the softmax of its scores is the attention (summed
+over the heads) that the layer pays to its compressed rows, from sequences in which it has more rows than it may
+select; the positions that write an answer count as much as all others together.
+
+--init may hold an MTP block and indexers that are trained already, for an earlier state of the main model: less is
+left to learn then.
 """
 
 import argparse
@@ -24,13 +28,15 @@ from optim import Optimizer
 from tokenizer import Encoder
 from train import Validation, batches, padded
 
-SHORT = 96  # sequences below this length teach the indexer little
+LONG = 512  # the indexer selects every row of shorter sequences, so it learns nothing that matters from them
+ELSEWHERE = 0.1  # weight of a token that the assistant does not write, for the MTP block
+PAD_TOKEN = 2
 MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
 
 
-def indexer_loss(model, layer, record, sh):
+def indexer_loss(model, layer, record, sh, answers):
     """KL divergence of the indexer's choice from the attention, and the share of attention (of the best
-    possible share) in its best quarter."""
+    possible share) in the rows that it selects, both as the mean of that over all positions and over `answers`."""
     x, qr, p = record
     s = layer.attn.indexer(model.ops, x, qr, sh)
     rows = torch.arange(s.shape[2])
@@ -39,12 +45,15 @@ def indexer_loss(model, layer, record, sh):
     total = p.sum(-1)
     use = total > 0.01
     target = p[use] / total[use][:, None]
+    answers = answers[use]
     loss = -(target * F.log_softmax(s[use], -1)).sum(-1) + (target * (target + 1e-9).log()).sum(-1)
     with torch.no_grad():
-        k = max(1, s.shape[2] // 4)
-        top = target.gather(1, s[use].topk(k, -1).indices).sum(-1).mean()
-        best = target.topk(k, -1).values.sum(-1).mean()
-    return loss.mean(), float(top / best)
+        k = model.c["index_topk"] * s.shape[2] // 384  # all of it in the longest sequences, as large a part of others
+        top = target.gather(1, s[use].topk(k, -1).indices).sum(-1)
+        share = top / target.topk(k, -1).values.sum(-1)
+        share = 0.5 * (share.mean() + (share[answers].mean() if answers.any() else share.mean()))
+    loss = 0.5 * (loss.mean() + (loss[answers].mean() if answers.any() else loss.mean()))
+    return loss, float(share)
 
 
 def main():
@@ -77,7 +86,7 @@ def main():
     t0, sums = time.time(), [0.0, 0.0, 0.0, 0]
     for step in range(1, a.steps + 1):
         x, w = next(data)
-        while a.part == "indexer" and x.shape[1] < SHORT:
+        while a.part == "indexer" and x.shape[1] < LONG:
             x, w = next(data)
         for layer in indexed:
             layer.attn.record = []
@@ -86,7 +95,7 @@ def main():
         loss = torch.zeros(())
         if a.part != "indexer":
             y = model.mtp_out(model.mtp_streams(s, x))
-            weight = torch.roll(w, -2, 1)
+            weight = torch.roll(torch.where(x == PAD_TOKEN, 0.0, w.clamp(ELSEWHERE, 1.0)), -2, 1)
             weight[:, -2:] = 0
             at = padded(weight.flatten())
             target, weight = torch.roll(x, -2, 1).flatten()[at], weight.flatten()[at]
@@ -95,12 +104,14 @@ def main():
             sums[0] += float(loss.detach())
         for layer in indexed:
             record, layer.attn.record = layer.attn.record[0], None
-            if x.shape[1] >= SHORT:
-                kl, top = indexer_loss(model, layer, record, model.shape(*x.shape))
+            if x.shape[1] >= LONG:
+                answers = torch.roll(w, -1, 1) > 0
+                answers &= answers.float().mean() < 0.5  # not for plain text, which is all answer
+                kl, top = indexer_loss(model, layer, record, model.shape(*x.shape), answers)
                 loss = loss + kl
                 sums[1] += float(kl.detach()) / 2
                 sums[2] += top / 2
-        sums[3] += x.shape[1] >= SHORT
+        sums[3] += x.shape[1] >= LONG
         loss.backward()
         torch.nn.utils.clip_grad_norm_(muon + adam, 1.0)
         opt.step(min(1.0, step / 20, (a.steps - step) / (0.4 * a.steps)))

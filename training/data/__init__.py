@@ -5,7 +5,7 @@ Both are dictionaries:
 
     messages  structured messages (system with "tools", user, assistant with "reasoning_content"/"tool_calls", tool)
     mode      "thinking" or "chat"
-    kind      "arithmetic", "tools", "chat", "ds4", "recall", "echo" or "mixed"
+    kind      "arithmetic", "tools", "chat", "ds4", "recall", "quiz", "echo" or "mixed"
     keep      training only: earlier turns keep their reasoning (as in a running chat) or not (as in a new request)
     stress    training only, optional: strings in the assistant's text that count more in the loss
     expected  held-out items only: what the answer to the last user message must contain (or the call to make)
@@ -31,13 +31,14 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.38,
-    "tools": 0.13,
-    "chat": 0.12,
+    "arithmetic": 0.34,
+    "tools": 0.10,
+    "chat": 0.11,
     "ds4": 0.08,
-    "mixed": 0.07,
-    "recall": 0.11,
-    "echo": 0.06,
+    "mixed": 0.06,
+    "recall": 0.09,
+    "quiz": 0.14,
+    "echo": 0.03,
     "english": 0.05,
 }
 
@@ -46,8 +47,8 @@ def conversation(kind, rng):
     """A random training conversation of this kind; "mixed" joins turns of several kinds."""
     if kind == "mixed":
         return mixed(rng)
-    if kind == "echo":
-        item = recall.echo(rng, common.mode_of(rng, None))
+    if kind in ("echo", "quiz"):
+        item = getattr(recall, kind)(rng, common.mode_of(rng, None))
     else:
         item = KINDS[kind].make(rng, train=True)
     item["kind"] = kind

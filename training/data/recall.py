@@ -240,6 +240,26 @@ def make(rng, train, mode=None, tokens=None):
     return dict(messages=messages, mode=mode, stress=[f[4] for f in questions])
 
 
+def quiz(rng, mode):
+    """Training only: many facts and at once many questions, which teaches the look-up with little text."""
+    some = facts(rng, rng.randint(2, 8), set())
+    messages = [user(rng.choice(REMEMBER) + told(rng, some))]
+    if rng.random() < 0.5:
+        messages += [dict(ACKNOWLEDGE), user("")]
+    else:
+        messages[0]["content"] += "\n"
+    questions = rng.sample(some, rng.randint(2, len(some)))
+    for f in questions:
+        if messages[-1]["role"] == "assistant":
+            messages.append(user(""))
+        messages[-1]["content"] += rng.choice(f[2])
+        messages.append(reply(rng, f, "plain"))
+    if mode == "chat":
+        for m in messages:
+            m.pop("reasoning_content", None)
+    return dict(messages=messages, mode=mode, stress=[f[4] for f in questions])
+
+
 def drill(rng):
     """Training only: invented words copied at once, to make copying of many-token words exact."""
     words = " ".join(invented(rng).capitalize() if rng.random() < 0.3 else invented(rng) for _ in range(rng.randint(1, 4)))
