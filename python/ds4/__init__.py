@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SessionBusyError,
         SnapshotError,
         StateError,
+        UnencodableValueError,
         UnsupportedModelError,
         WeightDataError,
     )
@@ -50,6 +51,7 @@ _HOMES = {
         "SessionBusyError",
         "SnapshotError",
         "StateError",
+        "UnencodableValueError",
         "UnsupportedModelError",
         "WeightDataError",
     ),
@@ -88,6 +90,7 @@ __all__ = [
     "StopStrings",
     "TokenLogprob",
     "Tokenizer",
+    "UnencodableValueError",
     "UnsupportedModelError",
     "WeightDataError",
     "__version__",

@@ -7,6 +7,7 @@
         ├── ModelFileError              (ValueError)    a file is damaged or is not GGUF; .path, .offset
         ├── UnsupportedModelError       (ValueError)    a sound file of something ds4 does not run; .path
         ├── WeightDataError             (ValueError)    weights or logits hold NaN or infinity
+        ├── UnencodableValueError       (ValueError)    a value that a tensor type cannot hold; .row, .column
         ├── ContextFullError            (ValueError)    more positions than n_ctx
         ├── SnapshotError               (ValueError)    damaged, or of another model or setting
         ├── ClosedError                 (ValueError)    use of a closed model, session or file
@@ -40,6 +41,7 @@ __all__ = [
     "SessionBusyError",
     "SnapshotError",
     "StateError",
+    "UnencodableValueError",
     "UnsupportedModelError",
     "WeightDataError",
     "error_of_status",
@@ -83,6 +85,21 @@ class UnsupportedModelError(_FileError, ValueError):
 
 class WeightDataError(DS4Error, ValueError):
     """Weights or logits hold NaN or infinity."""
+
+
+class UnencodableValueError(DS4Error, ValueError):
+    """A value is NaN, infinite, or too large for the tensor type it is to be stored in.
+
+    Attributes
+    ----------
+    row, column : int
+        Where it is.
+    """
+
+    def __init__(self, message: str = "", row: int = 0, column: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
+        self.column = column
 
 
 class ContextFullError(DS4Error, ValueError):

@@ -16,15 +16,26 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._native import _gguf
+from ._native import _gguf, _quantize
 from .errors import ClosedError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "TypeInfo", "dequantize", "quantize", "type_info"]
+__all__ = [
+    "GGUFFile",
+    "GGUFTensor",
+    "Metadata",
+    "TypeInfo",
+    "add_column_squares",
+    "dequantize",
+    "quantize",
+    "type_info",
+    "unweighted_blocks",
+]
 
 _I32 = 26
+_MAX_THREADS = 1024
 # Type ids are small; names are looked up by trying them all once.
 _MAX_TYPE_ID = 255
 
@@ -82,7 +93,7 @@ def type_info(kind: int | str) -> TypeInfo:
     return TypeInfo(kind, name, block_elements, block_bytes)
 
 
-def dequantize(kind: int | str, data: ReadableBuffer, n: int | None = None) -> NDArray[np.float32]:
+def dequantize(kind: int | str, data: ReadableBuffer, n: int | None = None, *, threads: int = 1) -> NDArray[np.float32]:
     """Decode stored values into float32.
 
     Parameters
@@ -93,6 +104,8 @@ def dequantize(kind: int | str, data: ReadableBuffer, n: int | None = None) -> N
         The stored blocks, one after the other.
     n : int, optional
         Number of values, a whole number of blocks; as many as `data` holds when not given.
+    threads : int
+        Threads to share the work; the values do not depend on it.
 
     Returns
     -------
@@ -115,35 +128,100 @@ def dequantize(kind: int | str, data: ReadableBuffer, n: int | None = None) -> N
     elif stored.size != info.n_bytes(n):
         raise ValueError(f"{n} values of type {info.name} take {info.n_bytes(n)} bytes, not {stored.size}")
     out = np.empty(n, dtype=np.float32)
-    _gguf.dequantize(info.id, stored, out)
+    _quantize.dequantize(info.id, stored, out, _thread_count(threads))
     return out
 
 
-def quantize(kind: int | str, values: ArrayLike) -> bytes:
-    """Encode values as F32, F16, BF16 or Q8_0, each rounded to the nearest.
+def quantize(
+    kind: int | str,
+    values: ArrayLike,
+    importance: ArrayLike | None = None,
+    *,
+    threads: int = 1,
+    first_row: int = 0,
+    allow_nonfinite: bool = False,
+) -> bytes:
+    """Encode rows of values as a tensor type.
+
+    F32, F16, BF16, Q8_0 and MXFP4 round each value to the nearest. Q2_K, Q4_K and IQ2_XXS search for the scales of
+    least error, weighted by `importance`; docs/formats.md, "Encoding", says how. A block of 256 columns without a
+    positive weight is encoded as if all its weights were one; `unweighted_blocks` counts them.
 
     Parameters
     ----------
     kind : int or str
-        Tensor type.
-    values : array_like of float
-        Any shape; taken in C order, a whole number of blocks in all.
+        F32, F16, BF16, Q8_0, Q2_K, Q4_K, IQ2_XXS or MXFP4.
+    values : array_like of float, shape (..., n)
+        Rows of n values, a whole number of blocks each.
+    importance : array_like of float, shape (n,), optional
+        One weight a column, the same for all rows: 0 to 2^64, in any unit. IQ2_XXS needs it; Q2_K and Q4_K weight by
+        size alone without it; the others ignore it.
+    threads : int
+        Threads to share the rows; the bytes do not depend on it.
+    first_row : int
+        Number of the first row, for messages.
+    allow_nonfinite : bool
+        Let F32, F16 and BF16 store NaN and infinity, and F16 and BF16 round large values to infinity.
 
     Returns
     -------
     bytes
-        The stored blocks.
+        The stored blocks, row after row.
 
     Raises
     ------
+    UnencodableValueError
+        The type cannot hold a value; its row (counted through all leading dimensions) and column are in the error.
     ValueError
-        The type is unknown, or the number of values is not a whole number of blocks.
+        The type is unknown, a row is not a whole number of blocks, IQ2_XXS has no importance, or importance has another
+        length, or holds a negative, infinite or NaN weight.
     UnsupportedModelError
         ds4 cannot encode the type.
     """
     info = type_info(kind)
-    flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-    return _gguf.quantize(info.id, flat, info.n_bytes(flat.size))
+    array = np.ascontiguousarray(values, dtype=np.float32)
+    n = array.shape[-1] if array.ndim else 1
+    rows = array.reshape(-1, n) if n else array.reshape(0, 0)
+    weights = None if importance is None else np.ascontiguousarray(importance, dtype=np.float32)
+    if weights is not None and weights.shape != (n,):
+        raise ValueError(f"importance has shape {weights.shape}; rows of {n} values need shape ({n},)")
+    n_bytes = info.n_bytes(n) * rows.shape[0]
+    return _quantize.quantize(info.id, rows, weights, n_bytes, _thread_count(threads), first_row, allow_nonfinite)
+
+
+def unweighted_blocks(importance: ArrayLike) -> int:
+    """Return how many blocks of 256 columns have no positive weight.
+
+    `quantize` encodes such a block of every row as if all its weights were one: a weight of zero for everything says
+    nothing, for example because an expert saw no token.
+
+    Parameters
+    ----------
+    importance : array_like of float, shape (n,)
+        As for `quantize`.
+    """
+    return _quantize.unweighted_blocks(np.ascontiguousarray(importance, dtype=np.float32).reshape(-1))
+
+
+def add_column_squares(values: ArrayLike, sums: NDArray[np.float32]) -> None:
+    """Add the square of each value to the sum of its column, in float32 and row by row.
+
+    Over all rows of a matrix, and from zeros, this is the importance to use where none was measured.
+
+    Parameters
+    ----------
+    values : array_like of float, shape (rows, n)
+        Some rows.
+    sums : ndarray of float32, shape (n,)
+        Changed in place.
+    """
+    _quantize.add_column_squares(np.ascontiguousarray(values, dtype=np.float32), sums)
+
+
+def _thread_count(threads: int) -> int:
+    if not 1 <= threads <= _MAX_THREADS:
+        raise ValueError(f"threads must be 1 to {_MAX_THREADS}, not {threads}")
+    return threads
 
 
 class Metadata(Mapping[str, Any]):

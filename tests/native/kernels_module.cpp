@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "quant/encode.h"
 #include "quant/quant.h"
 
 namespace py = pybind11;
@@ -68,7 +69,8 @@ Floats dequantize_row(uint32_t type, const Bytes &row, uint64_t n, size_t shift)
 Bytes quantize_row(uint32_t type, const Floats &values) {
     const uint64_t n = static_cast<uint64_t>(values.size());
     Bytes out(static_cast<py::ssize_t>(needed_bytes(type, n)));
-    if (!ds4::quantize_row(type, values.data(), out.mutable_data(), n)) throw py::value_error("no encoder");
+    if (!ds4::has_encoder(type)) throw py::value_error("no encoder");
+    ds4::encode_values(type, values.data(), nullptr, out.mutable_data(), n);
     return out;
 }
 
@@ -156,12 +158,10 @@ void add_quant(py::module_ &m) {
 }  // namespace
 
 void add_cpu(py::module_ &m);     // kernels_cpu.cpp
-void add_encode(py::module_ &m);  // kernels_quant_encode.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
     add_base(m);
     add_quant(m);
     add_cpu(m);
-    add_encode(m);
 }

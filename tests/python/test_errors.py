@@ -55,12 +55,18 @@ def test_a_file_error_carries_path_and_offset() -> None:
     assert (type(again), str(again), again.path, again.offset) == (type(error), str(error), "x.gguf", 4096)
 
 
+def test_an_error_about_a_value_carries_its_place() -> None:
+    error = pickle.loads(pickle.dumps(ds4.UnencodableValueError("row 3, column 7: nan", 3, 7)))
+    assert (str(error), error.row, error.column) == ("row 3, column 7: nan", 3, 7)
+
+
 @pytest.mark.parametrize(
     ("kind", "builtin"),
     [
         (ds4.ModelFileError, ValueError),
         (ds4.UnsupportedModelError, ValueError),
         (ds4.WeightDataError, ValueError),
+        (ds4.UnencodableValueError, ValueError),
         (ds4.ContextFullError, ValueError),
         (ds4.SnapshotError, ValueError),
         (ds4.ClosedError, ValueError),

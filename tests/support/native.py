@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NO_OFFSET = 2**64 - 1
 
 OK, E_ARGUMENT, E_IO, E_FORMAT, E_UNSUPPORTED = range(5)
-E_DATA = 13
+E_CANCELLED, E_DATA = 8, 13
 
 
 def kernels_module() -> ModuleType:
@@ -63,6 +63,26 @@ class Info(ctypes.Structure):
     )
 
 
+class QuantizeOptions(ctypes.Structure):
+    """ds4_quantize_options of ds4/quantize.h; a field added there is missing here."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("n_threads", ctypes.c_uint32),
+        ("importance", ctypes.c_void_p),
+        ("first_row", ctypes.c_uint64),
+        ("allow_nonfinite", ctypes.c_int32),
+        ("pulse", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)),
+        ("ud", ctypes.c_void_p),
+    )
+
+
+class Place(ctypes.Structure):
+    """ds4_place of ds4/quantize.h."""
+
+    _fields_ = (("row", ctypes.c_uint64), ("column", ctypes.c_uint64))
+
+
 def library_path() -> Path:
     """libds4core as installed beside the Cython modules."""
     spec = importlib.util.find_spec("ds4._native._gguf")
@@ -88,8 +108,14 @@ def load_library() -> ctypes.CDLL:
     u32 = ctypes.POINTER(ctypes.c_uint32)
     lib.ds4_type_block.argtypes = [ctypes.c_uint32, u32, u32, err]
     sizes = [ctypes.c_uint64, ctypes.c_uint64]
-    lib.ds4_dequantize.argtypes = [ctypes.c_uint32, ctypes.c_void_p, *sizes, ctypes.c_void_p, err]
-    lib.ds4_quantize.argtypes = [ctypes.c_uint32, ctypes.c_void_p, sizes[0], ctypes.c_void_p, sizes[1], err]
+    anything = ctypes.c_void_p
+    lib.ds4_dequantize.argtypes = [ctypes.c_uint32, anything, *sizes, ctypes.c_uint32, anything, err]
+    options, place = ctypes.POINTER(QuantizeOptions), ctypes.POINTER(Place)
+    lib.ds4_quantize_options_init.argtypes = [options]
+    lib.ds4_quantize_options_init.restype = None
+    lib.ds4_quantize.argtypes = [ctypes.c_uint32, anything, *sizes, options, anything, sizes[0], place, err]
+    lib.ds4_unweighted_blocks.argtypes = [anything, sizes[0]]
+    lib.ds4_unweighted_blocks.restype = ctypes.c_uint64
     return lib
 
 

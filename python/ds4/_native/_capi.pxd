@@ -92,10 +92,6 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_gguf_get_tensor(const ds4_gguf *g, uint64_t i, ds4_gguf_tensor *out, ds4_error *err)
     const char *ds4_type_name(uint32_t type)
     ds4_status ds4_type_block(uint32_t type, uint32_t *n_elems, uint32_t *n_bytes, ds4_error *err)
-    ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, float *dst,
-                              ds4_error *err)
-    ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n, void *dst, uint64_t dst_bytes,
-                            ds4_error *err)
 
     # model.h
     enum:
@@ -225,3 +221,26 @@ cdef extern from "ds4/ds4.h" nogil:
 
     ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
                           float *logprob, ds4_error *err)
+
+    # quantize.h
+    ctypedef struct ds4_quantize_options:
+        uint32_t struct_size
+        uint32_t n_threads
+        const float *importance
+        uint64_t first_row
+        int32_t allow_nonfinite
+        ds4_pulse pulse
+        void *ud
+
+    ctypedef struct ds4_place:
+        uint64_t row
+        uint64_t column
+
+    void ds4_quantize_options_init(ds4_quantize_options *o)
+    ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n_rows, uint64_t n_columns,
+                            const ds4_quantize_options *options, void *dst, uint64_t dst_bytes, ds4_place *place,
+                            ds4_error *err)
+    uint64_t ds4_unweighted_blocks(const float *importance, uint64_t n_columns)
+    void ds4_add_column_squares(const float *src, uint64_t n_rows, uint64_t n_columns, float *sums)
+    ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, uint32_t n_threads,
+                              float *dst, ds4_error *err)

@@ -3,7 +3,6 @@
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     int8_t,
@@ -31,7 +30,6 @@ from ds4._native._capi cimport (
     DS4_KV_U16,
     DS4_KV_U32,
     DS4_KV_U64,
-    ds4_dequantize,
     ds4_error,
     ds4_gguf,
     ds4_gguf_close,
@@ -42,7 +40,6 @@ from ds4._native._capi cimport (
     ds4_gguf_kv,
     ds4_gguf_open,
     ds4_gguf_tensor,
-    ds4_quantize,
     ds4_status,
     ds4_type_block,
     ds4_type_name,
@@ -306,29 +303,3 @@ def type_block(uint32_t kind) -> tuple:
     cdef ds4_error err
     check(ds4_type_block(kind, &n_elems, &n_bytes, &err), &err)
     return n_elems, n_bytes
-
-
-def dequantize(uint32_t kind, const uint8_t[::1] data not None, float[::1] out not None) -> None:
-    """Decode `len(out)` values from the stored bytes `data` into `out`."""
-    cdef ds4_error err
-    cdef ds4_status status
-    cdef uint64_t n_bytes = <uint64_t>data.shape[0], n = <uint64_t>out.shape[0]
-    cdef const uint8_t *src = &data[0] if n_bytes else NULL
-    cdef float *dst = &out[0] if n else NULL
-    with nogil:
-        status = ds4_dequantize(kind, src, n_bytes, n, dst, &err)
-    check(status, &err)
-
-
-def quantize(uint32_t kind, const float[::1] values not None, uint64_t n_bytes) -> bytes:
-    """Encode `values` into `n_bytes` stored bytes."""
-    cdef ds4_error err
-    cdef ds4_status status
-    cdef uint64_t n = <uint64_t>values.shape[0]
-    cdef const float *src = &values[0] if n else NULL
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n_bytes)
-    cdef char *dst = PyBytes_AsString(out)
-    with nogil:
-        status = ds4_quantize(kind, src, n, dst, n_bytes, &err)
-    check(status, &err)
-    return out

@@ -8,21 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4 import gguf
+from ds4.errors import UnencodableValueError
 
-_F16_LIMIT = 65520.0
-"""Magnitudes from here on round to infinity in F16."""
-
-_LIMITS = {"F16": _F16_LIMIT, "Q8_0": _F16_LIMIT * 127.0}
-"""First magnitude that a type cannot hold. Q8_0 stores amax / 127 as F16."""
-
-
-class UnencodableValueError(ValueError):
-    """A value is NaN, infinite, or too large for the tensor type; .row and .column say where."""
-
-    def __init__(self, problem: str, row: int, column: int) -> None:
-        super().__init__(f"row {row}, column {column}: {problem}")
-        self.row = row
-        self.column = column
+__all__ = ["UnencodableValueError", "encode", "encode_ids"]
 
 
 def encode(type_name: str, values: NDArray[np.float32], *, first_row: int = 0) -> bytes:
@@ -42,11 +30,7 @@ def encode(type_name: str, values: NDArray[np.float32], *, first_row: int = 0) -
     UnencodableValueError
         NaN, an infinity, or a value outside the range of the type.
     """
-    _refuse(~np.isfinite(values), values, first_row, "")
-    limit = _LIMITS.get(type_name)
-    if limit is not None:
-        _refuse(np.abs(values) >= limit, values, first_row, f" does not fit {type_name}")
-    return gguf.quantize(type_name, values)
+    return gguf.quantize(type_name, values, first_row=first_row)
 
 
 def encode_ids(values: NDArray[Any], n_ids: int, *, first_row: int = 0) -> bytes:
@@ -57,11 +41,9 @@ def encode_ids(values: NDArray[Any], n_ids: int, *, first_row: int = 0) -> bytes
     UnencodableValueError
         An id is outside 0 .. n_ids - 1.
     """
-    _refuse((values < 0) | (values >= n_ids), values, first_row, f" is no expert id (there are {n_ids} experts)")
-    return values.astype("<i4").tobytes()
-
-
-def _refuse(bad: NDArray[np.bool_], values: NDArray[Any], first_row: int, why: str) -> None:
+    bad = (values < 0) | (values >= n_ids)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise UnencodableValueError(f"{values[row, column]}{why}", first_row + row, column)
+        problem = f"{values[row, column]} is no expert id (there are {n_ids} experts)"
+        raise UnencodableValueError(f"row {first_row + row}, column {column}: {problem}", first_row + row, column)
+    return values.astype("<i4").tobytes()

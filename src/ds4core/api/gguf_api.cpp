@@ -1,5 +1,4 @@
 // The extern "C" functions of ds4/gguf.h: check arguments, call inside, let no exception out.
-#include <cmath>
 #include <memory>
 
 #include "api/guard.h"
@@ -62,46 +61,5 @@ ds4_status ds4_type_block(uint32_t type, uint32_t *n_elems, uint32_t *n_bytes, d
     if (!info) return unknown_type(type, err);
     if (n_elems) *n_elems = info->block;
     if (n_bytes) *n_bytes = info->bytes;
-    return DS4_OK;
-}
-
-ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, float *dst, ds4_error *err) {
-    const ds4::TypeInfo *info = ds4::type_info(type);
-    if (!info) return unknown_type(type, err);
-    if (!info->computable) return fail(err, DS4_E_UNSUPPORTED, "ds4 cannot decode tensor type %s", info->name);
-    uint64_t needed = 0;
-    if (!ds4::row_bytes(type, n, &needed))
-        return fail(err, DS4_E_ARGUMENT, "%llu values are not whole %s blocks of %u", ull{n}, info->name, info->block);
-    if (src_bytes < needed)
-        return fail(err, DS4_E_ARGUMENT, "%llu values of %s need %llu bytes, %llu were given", ull{n}, info->name,
-                    ull{needed}, ull{src_bytes});
-    if (n == 0) return DS4_OK;
-    if (!src || !dst) return fail(err, DS4_E_ARGUMENT, "ds4_dequantize: NULL argument");
-    ds4::dequantize_row(type, src, dst, n);
-    return DS4_OK;
-}
-
-ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n, void *dst, uint64_t dst_bytes, ds4_error *err) {
-    const ds4::TypeInfo *info = ds4::type_info(type);
-    if (!info) return unknown_type(type, err);
-    if (type != DS4_TYPE_F32 && type != DS4_TYPE_F16 && type != DS4_TYPE_BF16 && type != DS4_TYPE_Q8_0)
-        return fail(err, DS4_E_UNSUPPORTED, "ds4 encodes F32, F16, BF16 and Q8_0, not %s", info->name);
-    uint64_t needed = 0;
-    if (!ds4::row_bytes(type, n, &needed))
-        return fail(err, DS4_E_ARGUMENT, "%llu values are not whole %s blocks of %u", ull{n}, info->name, info->block);
-    if (dst_bytes < needed)
-        return fail(err, DS4_E_ARGUMENT, "%llu values of %s need %llu bytes, there is room for %llu", ull{n},
-                    info->name, ull{needed}, ull{dst_bytes});
-    if (n == 0) return DS4_OK;
-    if (!src || !dst) return fail(err, DS4_E_ARGUMENT, "ds4_quantize: NULL argument");
-    if (type == DS4_TYPE_Q8_0) {
-        // A block has one f16 scale: a value that is not finite, or whose scale overflows, would spoil 32 values.
-        constexpr float limit = 127.0f * 65504.0f;
-        for (uint64_t i = 0; i < n; ++i)
-            if (!(std::fabs(src[i]) <= limit))
-                return fail(err, DS4_E_DATA, "value %llu is %g; Q8_0 holds finite values up to %g", ull{i},
-                            static_cast<double>(src[i]), static_cast<double>(limit));
-    }
-    ds4::quantize_row(type, src, dst, n);
     return DS4_OK;
 }

@@ -1,4 +1,5 @@
-// Encoders of the formats that need a search: Q2_K, Q4_K and IQ2_XXS. The others are in quant.h.
+// Encoders of every type that ds4 writes. Those of F32, F16, BF16, Q8_0 and MXFP4 round value by value; Q2_K, Q4_K and
+// IQ2_XXS need a search.
 //
 // The bytes are defined by the published quantizers of these formats, down to their quirks, so that a file made here
 // can be compared with one made there: float32 throughout, sums in element order, no fused multiply-add.
@@ -8,22 +9,29 @@
 
 namespace ds4 {
 
-// Encode n values, a multiple of 256. `importance` has one weight for each value (a column of the matrix); it may be
-// NULL, but not for IQ2_XXS. A block of 256 in which no weight is positive says nothing about its values and is
-// encoded as if all weights were one.
-//
-// False, with nothing written, for another type, a partial block, missing weights, a value that is not finite or
-// larger than the largest F16 (scales are F16, and d would become infinite), or a weight that is negative, not finite
-// or above 2^64.
-bool encode_row(uint32_t type, const float *src, const float *importance, void *dst, uint64_t n);
+bool has_encoder(uint32_t type);
+// Q2_K, Q4_K and IQ2_XXS: the error of a value may be weighted. IQ2_XXS needs weights.
+bool takes_weights(uint32_t type);
 
-// Weights for a matrix without measured ones: the sum of squares of each column. Start with zeros and add every row
-// in order.
-void add_synthetic_importance(const float *row, float *importance, uint64_t n);
+// Finite, not negative, at most 2^64: up to there every fit ends in finite scales.
+bool is_weight(float w);
+// A block of 256 in which no weight is positive says nothing about its values.
+uint64_t count_unweighted_blocks(const float *weights, uint64_t n);
+// Sets the weights of such blocks to one; n a multiple of 256.
+void fill_unweighted_blocks(float *weights, uint64_t n);
+
+// The largest magnitude that a type holds. Where a block has F16 scales it follows from theirs.
+float largest_value(uint32_t type);
+// The first of n values that the type cannot hold, or n. With allow_nonfinite F32, F16 and BF16 hold everything.
+uint64_t first_unstorable(uint32_t type, const float *src, uint64_t n, bool allow_nonfinite);
+
+// Encode n values, whole blocks of a type that has an encoder. Values must be storable; weights, one for each value,
+// must be weights, with a positive one in every block, and may be NULL but for IQ2_XXS.
+void encode_values(uint32_t type, const float *src, const float *weights, void *dst, uint64_t n);
 
 namespace quant {
 
-// One block of 256 values. Weights may be NULL where a default is given.
+// One block of 256 values. Weights may be NULL but for IQ2_XXS.
 void encode_block_q2_k(const float *x, const float *weights, uint8_t *dst);
 void encode_block_q4_k(const float *x, const float *weights, uint8_t *dst);
 void encode_block_iq2_xxs(const float *x, const float *weights, uint8_t *dst);

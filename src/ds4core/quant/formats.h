@@ -40,6 +40,7 @@ void encode_f32(const float *src, uint8_t *dst, uint64_t n);
 void encode_f16(const float *src, uint8_t *dst, uint64_t n);
 void encode_bf16(const float *src, uint8_t *dst, uint64_t n);
 void encode_q8_0(const float *src, uint8_t *dst, uint64_t n);
+void encode_mxfp4(const float *src, uint8_t *dst, uint64_t n);
 
 float dot_q8_0(const uint8_t *w, const BlockQ8A *act, uint64_t n);
 float dot_mxfp4(const uint8_t *w, const BlockQ8A *act, uint64_t n);

@@ -1,5 +1,8 @@
 // MXFP4: 32 values in 17 bytes. u8 e; u8 qs[16]. Byte j holds value j (low nibble) and value j + 16 (high nibble);
 // x = 2^(e - 128) * code, where the codes are twice the FP4 values.
+#include <algorithm>
+#include <cmath>
+
 #include "quant/formats.h"
 
 namespace ds4::quant {
@@ -23,6 +26,30 @@ void decode_mxfp4(const uint8_t *src, float *dst, uint64_t n) {
             dst[j] = scale * static_cast<float>(kCodes[src[1 + j] & 15]);
             dst[j + 16] = scale * static_cast<float>(kCodes[src[1 + j] >> 4]);
         }
+    }
+}
+
+// The scale is the least power of two with which no value is above 6, the largest FP4 value. Halfway between two FP4
+// values the one with the even code is taken. Zeros have no sign: the decoder gives them none.
+void encode_mxfp4(const float *src, uint8_t *dst, uint64_t n) {
+    for (uint64_t b = 0; b < n / kValues; ++b, src += kValues, dst += kBytes) {
+        float peak = 0;
+        for (uint64_t i = 0; i < kValues; ++i) peak = std::fabs(src[i]) > peak ? std::fabs(src[i]) : peak;
+        int exponent = -127;
+        if (peak > 0) {
+            const float part = std::frexp(peak, &exponent);  // peak = part * 2^exponent, and 6 = 0.75 * 2^3
+            exponent = std::max(part > 0.75f ? exponent - 2 : exponent - 3, -127);
+        }
+        const float inverse = std::ldexp(1.0f, -exponent);
+        uint8_t code[kValues];
+        for (uint64_t i = 0; i < kValues; ++i) {
+            const float y = std::fabs(src[i]) * inverse;
+            const int magnitude =
+                (y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) + (y >= 3.5f) + (y > 5.0f);
+            code[i] = static_cast<uint8_t>(magnitude | (src[i] < 0 && magnitude ? 8 : 0));
+        }
+        dst[0] = static_cast<uint8_t>(exponent + 127);
+        for (uint64_t j = 0; j < 16; ++j) dst[1 + j] = static_cast<uint8_t>(code[j] | code[j + 16] << 4);
     }
 }
 

@@ -88,17 +88,6 @@ void dequantize_row(uint32_t type, const void *src, float *dst, uint64_t n) {
     }
 }
 
-bool quantize_row(uint32_t type, const float *src, void *dst, uint64_t n) {
-    uint8_t *bytes = static_cast<uint8_t *>(dst);
-    switch (type) {
-        case DS4_TYPE_F32: quant::encode_f32(src, bytes, n); return true;
-        case DS4_TYPE_F16: quant::encode_f16(src, bytes, n); return true;
-        case DS4_TYPE_BF16: quant::encode_bf16(src, bytes, n); return true;
-        case DS4_TYPE_Q8_0: quant::encode_q8_0(src, bytes, n); return true;
-        default: return false;
-    }
-}
-
 uint32_t activation_kind(uint32_t type) {
     switch (type) {
         case DS4_TYPE_Q8_0:

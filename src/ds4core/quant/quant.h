@@ -1,4 +1,4 @@
-// Tensor types: sizes, decoding and encoding of rows, and integer dot products with 8-bit activations.
+// Tensor types: sizes, decoding of rows, and integer dot products with 8-bit activations.
 //
 // All values follow docs/formats.md bit for bit: float32 products in the stated order, no fused multiply-add. This
 // scalar code is the definition; faster variants are compared with it. Pointers into files may have any alignment.
@@ -25,9 +25,6 @@ bool row_bytes(uint32_t type, uint64_t n, uint64_t *out);
 
 // Decode n values, a multiple of the block. The type must be computable; for another one nothing is written.
 void dequantize_row(uint32_t type, const void *src, float *dst, uint64_t n);
-
-// Encode n values, a multiple of the block, as F32, F16, BF16 or Q8_0. False for another type.
-bool quantize_row(uint32_t type, const float *src, void *dst, uint64_t n);
 
 // ---- activations rounded to 8 bits ----
 

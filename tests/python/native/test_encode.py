@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
+import ds4
 import numpy as np
 import pytest
-from support import encode_reference, native, quant_encode
+from ds4 import gguf
+from support import encode_reference, quant_encode
 from support.gguf_write import GGMLType
-
-kernels = native.kernels_module()
 
 Q8_0, Q2_K, Q4_K, IQ2_XXS = GGMLType.Q8_0, GGMLType.Q2_K, GGMLType.Q4_K, GGMLType.IQ2_XXS
 F32 = np.float32
@@ -20,13 +20,12 @@ each_type = pytest.mark.parametrize("type_", [Q2_K, Q4_K, IQ2_XXS], ids=lambda t
 
 
 def encode(type_, x, weights=None):
-    raw = kernels.encode_row(type_, np.asarray(x, F32), weights)
-    assert raw is not None
-    return raw
+    """x as one row."""
+    return np.frombuffer(gguf.quantize(type_, np.asarray(x, F32), weights), np.uint8)
 
 
 def decode(type_, raw, n):
-    return kernels.dequantize_row(type_, raw, n)
+    return gguf.dequantize(type_, raw, n)
 
 
 def error(x, y, weights=1.0):
@@ -80,7 +79,7 @@ def test_golden_rows_have_the_bytes_of_the_published_quantizer(type_, weighted, 
 
 
 def test_the_golden_row_of_q8_0():
-    assert digest(kernels.quantize_row(Q8_0, GOLDEN_X).tobytes()) == "9e9380712eb48970"
+    assert digest(gguf.quantize(Q8_0, GOLDEN_X)) == "9e9380712eb48970"
 
 
 # ------------------------------------------------------------------------------------------------------- reference
@@ -126,6 +125,112 @@ def test_a_block_does_not_depend_on_its_place(type_, weighted):
     for b in range(7):
         part = slice(256 * b, 256 * (b + 1))
         assert (encode(type_, x[part], None if weights is None else weights[part]) == whole[b]).all()
+
+
+# ---------------------------------------------------------------------------------------------------- rows, threads
+
+ENCODED = ["F32", "F16", "BF16", "Q8_0", "MXFP4", "Q2_K", "Q4_K", "IQ2_XXS"]
+
+
+@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize(("rows", "width"), [(1, 256), (7, 512), (3, 16640), (130, 768)])
+def test_rows_share_their_weights_and_threads_do_not_show(name, rows, width):
+    """Shapes with one row, short rows, rows longer than a piece of work, and a last piece that is not full."""
+    if name == "IQ2_XXS":
+        rows = min(rows, 70)
+    x = rows_of_kind("scaled", rows * width // 256, 14).reshape(rows, width)
+    weights = weights_for(x[0], 15)
+    one = gguf.quantize(name, x, weights)
+    assert one == b"".join(gguf.quantize(name, row, weights) for row in x)
+    for threads in (2, 3):
+        assert gguf.quantize(name, x, weights, threads=threads) == one
+    y = gguf.dequantize(name, one)
+    for threads in (2, 3):
+        assert (gguf.dequantize(name, one, threads=threads) == y).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_bad_value_is_named_whoever_finds_it(threads):
+    x = np.ones((2000, 256), F32)
+    x[1700:, 5] = np.nan
+    x[1300, 77] = np.inf
+    for _ in range(20):
+        with pytest.raises(ds4.UnencodableValueError, match="row 101300, column 77: inf") as caught:
+            gguf.quantize(Q8_0, x, threads=threads, first_row=100000)
+        assert (caught.value.row, caught.value.column) == (101300, 77)
+
+
+@pytest.mark.parametrize(("name", "first"), [
+    ("F16", 65520.0), ("BF16", 3.3961776e38), ("Q8_0", 8319010.0), ("MXFP4", 2.6e38),
+])
+def test_values_that_would_become_infinite_are_refused(name, first):
+    below = {"Q8_0": F32(8319008.0), "MXFP4": F32(6 * 2.0**125)}.get(name, np.nextafter(F32(first), F32(0)))
+    assert np.isfinite(gguf.dequantize(name, gguf.quantize(name, np.full(32, below)))).all()
+    with pytest.raises(ds4.UnencodableValueError, match=f"row 0, column 3: .* does not fit {name}"):
+        gguf.quantize(name, np.where(np.arange(32) == 3, F32(first), F32(0)))
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
+def test_infinity_and_nan_are_stored_on_request_only(name):
+    x = np.array([1, np.nan, -np.inf, 2], F32)
+    with pytest.raises(ds4.UnencodableValueError, match="column 1: nan"):
+        gguf.quantize(name, x)
+    y = gguf.dequantize(name, gguf.quantize(name, x, allow_nonfinite=True))
+    np.testing.assert_array_equal(y, x)
+
+
+# ----------------------------------------------------------------------------------------------------------- MXFP4
+
+
+def test_fp4_midpoints_round_to_even():
+    """Known fault L020: midpoints that went the wrong way."""
+    tie = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+    even = [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
+    x = np.zeros(32, F32)
+    x[:7], x[8:15], x[31] = tie, np.negative(tie), 6.0  # the largest value sets the scale to 1
+    y = gguf.dequantize("MXFP4", gguf.quantize("MXFP4", x))
+    assert y[:7].tolist() == even
+    assert y[8:15].tolist() == np.negative(even).tolist()
+    for towards, wanted in ((0.0, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]), (9.0, [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])):
+        x[:7] = np.nextafter(np.array(tie, F32), F32(towards))
+        assert gguf.dequantize("MXFP4", gguf.quantize("MXFP4", x))[:7].tolist() == wanted
+
+
+def test_mxfp4_takes_the_least_scale_that_holds_all():
+    def scale_byte(peak):
+        x = np.zeros(32, F32)
+        x[20] = peak
+        return gguf.quantize("MXFP4", x)[0]
+
+    for exponent in range(-124, 125):
+        top = np.ldexp(F32(6), exponent)
+        assert scale_byte(-top) == 127 + exponent
+        assert scale_byte(np.nextafter(top, F32(np.inf))) == 128 + exponent
+    assert scale_byte(6 * 2.0**125) == 252
+    assert scale_byte(1e-45) == scale_byte(0.0) == scale_byte(-0.0) == 0
+
+
+def test_what_mxfp4_can_hold_survives_encoding():
+    raw = np.random.default_rng(16).integers(0, 256, (4096, 17), np.uint8)
+    raw[:, 0] %= 253  # larger scales overflow float32
+    raw[:8] = 0
+    y = gguf.dequantize("MXFP4", raw)
+    assert (gguf.dequantize("MXFP4", gguf.quantize("MXFP4", y)) == y).all()
+    for value in (np.nan, np.inf):
+        y[5] = value
+        with pytest.raises(ds4.UnencodableValueError, match="column 5: "):
+            gguf.quantize("MXFP4", y)
+
+
+def test_mxfp4_takes_the_nearest_code():
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    grid = np.concatenate([values, -values])
+    x = (np.random.default_rng(17).standard_normal((500, 32)) * 0.02).astype(F32)
+    y = gguf.dequantize("MXFP4", gguf.quantize("MXFP4", x)).reshape(x.shape).astype(float)
+    peak = np.abs(x).max(1, keepdims=True)
+    scale = 2.0 ** np.ceil(np.log2(peak / 6))
+    nearest = np.abs(x[..., None] / scale[..., None] - grid).min(-1) * scale
+    np.testing.assert_allclose(np.abs(x - y), nearest, rtol=1e-5, atol=1e-9)
 
 
 # --------------------------------------------------------------------------------------------------------- quality
@@ -248,32 +353,53 @@ def test_a_block_without_weights_is_encoded_evenly(type_):
 @each_case
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 65536.0, -1e38])
 @pytest.mark.parametrize("at", [0, 300, 511])
-def test_values_without_a_code_are_refused(type_, weighted, bad, at):
-    x = np.ones(512, F32)
-    x[at] = bad
-    assert kernels.encode_row(type_, x, np.ones(512, F32) if weighted else None) is None
+def test_values_without_a_code_are_refused_with_their_place(type_, weighted, bad, at):
+    x = np.ones((3, 512), F32)
+    x[1, at] = bad
+    with pytest.raises(ds4.UnencodableValueError, match=f"row 1, column {at}: .*{type_.name}") as caught:
+        gguf.quantize(type_, x, np.ones(512, F32) if weighted else None)
+    assert (caught.value.row, caught.value.column) == (1, at)
 
 
 @each_type
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 1e38])
-def test_weights_that_are_none_are_refused(type_, bad):
+def test_weights_that_are_none_are_refused_with_their_place(type_, bad):
     weights = np.ones(512, F32)
     weights[400] = bad
-    assert kernels.encode_row(type_, np.ones(512, F32), weights) is None
+    with pytest.raises(ValueError, match="importance of column 400 is "):
+        gguf.quantize(type_, np.ones(512, F32), weights)
 
 
-def test_what_is_refused():
-    x = np.ones(256, F32)
-    assert kernels.encode_row(IQ2_XXS, x) is None  # needs weights
-    assert kernels.encode_row(Q8_0, x) is None  # quantize_row's
-    assert kernels.encode_row(1000, x) is None
-    assert kernels.encode_row(Q4_K, x[:128]) is None
-    assert encode(Q4_K, x[:0]).size == 0
+def test_what_else_is_refused():
+    x = np.ones((2, 256), F32)
+    with pytest.raises(ValueError, match="IQ2_XXS needs importance: one weight a column"):
+        gguf.quantize(IQ2_XXS, x)
+    with pytest.raises(ValueError, match="128 values are not a whole number of Q4_K blocks"):
+        gguf.quantize(Q4_K, x.reshape(4, 128))
+    with pytest.raises(ValueError, match=r"importance has shape \(512,\); rows of 256"):
+        gguf.quantize(Q4_K, x, np.ones(512))
+    for threads in (0, -1, 5000):
+        with pytest.raises(ValueError, match="threads"):
+            gguf.quantize(Q4_K, x, threads=threads)
+    assert gguf.quantize(Q4_K, x[:0]) == b""
+    assert gguf.quantize(IQ2_XXS, x[:, :0], np.ones(0)) == b""
 
 
-def test_synthetic_importance_is_the_sum_of_squares_of_a_column():
+def test_column_squares_add_up_row_by_row():
     rows = rows_of_kind("normal", 16, 40).reshape(8, 512)
     wanted = np.zeros(512, F32)
     for row in rows:
         wanted = wanted + row * row
-    assert (kernels.synthetic_importance(rows) == wanted).all()
+    got = np.zeros(512, F32)
+    gguf.add_column_squares(rows[:3], got)
+    gguf.add_column_squares(rows[3:], got)
+    assert (got == wanted).all()
+    with pytest.raises(ValueError, match="512 values need as many sums, not 511"):
+        gguf.add_column_squares(rows, got[:-1])
+
+
+def test_blocks_without_weights_are_counted():
+    weights = np.zeros(1024, F32)
+    weights[300], weights[1023] = 1e-30, 2
+    assert gguf.unweighted_blocks(weights) == 2
+    assert gguf.unweighted_blocks(np.zeros(0)) == 0

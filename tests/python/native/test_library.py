@@ -67,18 +67,27 @@ def test_every_status_has_its_name(lib):
 def dequantize(lib, type_, raw, n, room=None):
     out = np.full(n if room is None else room, -1, np.float32)
     error = native.Error()
-    status = lib.ds4_dequantize(type_, raw.ctypes.data, raw.nbytes, n, out.ctypes.data, ctypes.byref(error))
+    status = lib.ds4_dequantize(type_, raw.ctypes.data, raw.nbytes, n, 1, out.ctypes.data, ctypes.byref(error))
     return status, error.text, out
 
 
-def quantize(lib, type_, values, n_bytes):
+def quantize(lib, type_, values, n_bytes, options=None, n_rows=1):
     values = np.asarray(values, np.float32)
     out = np.zeros(n_bytes, np.uint8)
-    error = native.Error()
+    error, place = native.Error(), native.Place()
     status = lib.ds4_quantize(
-        type_, values.ctypes.data, values.size, out.ctypes.data, out.nbytes, ctypes.byref(error)
+        type_, values.ctypes.data, n_rows, values.size // n_rows, options, out.ctypes.data, out.nbytes,
+        ctypes.byref(place), ctypes.byref(error),
     )
-    return status, error.text, out
+    return status, error.text, out, (place.row, place.column)
+
+
+def options_of(lib, **fields):
+    options = native.QuantizeOptions()
+    lib.ds4_quantize_options_init(ctypes.byref(options))
+    for name, value in fields.items():
+        setattr(options, name, value)
+    return options
 
 
 def test_type_names_and_blocks(lib):
@@ -104,25 +113,46 @@ def test_decoding_checks_its_arguments(lib):
     assert status == native.E_ARGUMENT
     status, text, _ = dequantize(lib, GGMLType.Q6_K, raw, 256)
     assert status == native.E_UNSUPPORTED and "Q6_K" in text
-    assert lib.ds4_dequantize(GGMLType.F32, None, 4, 1, None, None) == native.E_ARGUMENT
+    assert lib.ds4_dequantize(GGMLType.F32, None, 4, 1, 1, None, None) == native.E_ARGUMENT
 
 
 def test_encoding_checks_its_arguments(lib):
     assert quantize(lib, GGMLType.Q8_0, np.ones(32), 34)[0] == native.OK
-    status, text, _ = quantize(lib, GGMLType.Q8_0, np.ones(32), 33)
-    assert status == native.E_ARGUMENT and "need 34 bytes, there is room for 33" in text
-    status, text, _ = quantize(lib, GGMLType.Q2_K, np.ones(256), 84)
-    assert status == native.E_UNSUPPORTED and "not Q2_K" in text
-    assert lib.ds4_quantize(GGMLType.F32, None, 1, None, 4, None) == native.E_ARGUMENT
+    status, text, *_ = quantize(lib, GGMLType.Q8_0, np.ones(64), 67, n_rows=2)
+    assert status == native.E_ARGUMENT and "2 rows of 32 values of Q8_0 need 68 bytes, there is room for 67" in text
+    status, text, *_ = quantize(lib, GGMLType.Q8_0, np.ones(66), 68, n_rows=2)
+    assert status == native.E_ARGUMENT and "33 values are not whole Q8_0 blocks" in text
+    status, text, *_ = quantize(lib, GGMLType.Q6_K, np.ones(256), 210)
+    assert status == native.E_UNSUPPORTED and "not Q6_K" in text
+    status, text, *_ = quantize(lib, GGMLType.IQ2_XXS, np.ones(256), 66)
+    assert status == native.E_ARGUMENT and "IQ2_XXS needs importance" in text
+    status, text, *_ = quantize(lib, GGMLType.Q2_K, np.ones(256), 84, options_of(lib, struct_size=1000))
+    assert status == native.E_ARGUMENT and "has size 1000" in text
+    assert lib.ds4_quantize(GGMLType.F32, None, 1, 1, None, None, 4, None, None) == native.E_ARGUMENT
+    assert lib.ds4_quantize(GGMLType.F32, None, 2**33, 2**33, None, None, 4, None, None) == native.E_ARGUMENT
+
+
+def test_encoding_stops_when_the_pulse_says_so(lib):
+    seen = []
+
+    def pulse(_ud, progress):
+        seen.append(ctypes.cast(progress, ctypes.POINTER(ctypes.c_uint64 * 2)).contents[:])
+        return 1
+
+    values = np.random.default_rng(1).standard_normal(2**22)
+    options = options_of(lib, pulse=native.QuantizeOptions._fields_[5][1](pulse), n_threads=2)
+    assert quantize(lib, GGMLType.Q2_K, values, 2**22 // 256 * 84, options, 2**12)[0] == native.E_CANCELLED
+    assert len(seen) == 1 and 0 < seen[0][0] < seen[0][1] == 2**22
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e7])
 def test_q8_0_refuses_values_it_cannot_hold(lib, bad):
     """One such value would spoil the 32 that share its scale."""
-    values = np.ones(64)
-    values[40] = bad
-    status, text, _ = quantize(lib, GGMLType.Q8_0, values, 68)
-    assert status == native.E_DATA and "value 40 is" in text
+    values = np.ones(128)
+    values[64 + 40] = bad
+    status, text, _, place = quantize(lib, GGMLType.Q8_0, values, 136, options_of(lib, first_row=10), 2)
+    assert status == native.E_DATA and "row 11, column 40: " in text and "does not fit Q8_0" in text
+    assert place == (11, 40)
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0"])
@@ -130,6 +160,6 @@ def test_encode_then_decode_is_close(lib, name):
     values = np.linspace(-3, 3, 256, dtype=np.float32)
     error = {"F32": 0, "F16": 2**-10, "BF16": 2**-7, "Q8_0": 1.5 / 127}[name]
     n_bytes = {"F32": 1024, "F16": 512, "BF16": 512, "Q8_0": 272}[name]
-    status, _, raw = quantize(lib, GGMLType[name], values, n_bytes)
+    status, _, raw, _ = quantize(lib, GGMLType[name], values, n_bytes)
     assert status == native.OK
     assert np.abs(dequantize(lib, GGMLType[name], raw, 256)[2] - values).max() <= error * 3

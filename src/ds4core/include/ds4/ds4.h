@@ -5,4 +5,5 @@
 #include "gguf.h"
 #include "model.h"
 #include "session.h"
+#include "quantize.h"
 #endif

@@ -67,13 +67,6 @@ DS4_API ds4_status ds4_gguf_get_tensor(const ds4_gguf *g, uint64_t i, ds4_gguf_t
 DS4_API const char *ds4_type_name(uint32_t type);
 /* Elements and bytes of one block; DS4_E_ARGUMENT for an undefined or removed type. */
 DS4_API ds4_status ds4_type_block(uint32_t type, uint32_t *n_elems, uint32_t *n_bytes, ds4_error *err);
-/* Decode n values (a multiple of the block) of F32, F16, BF16, Q8_0, Q2_K, Q4_K, IQ2_XXS or MXFP4 into float32.
- * `src_bytes` is checked against what n values need. DS4_E_UNSUPPORTED names any other type. */
-DS4_API ds4_status ds4_dequantize(uint32_t type, const void *src, uint64_t src_bytes, uint64_t n, float *dst,
-                                  ds4_error *err);
-/* Encode n float32 values as F32, F16, BF16 or Q8_0 (round to nearest; docs/formats.md, tensor types). */
-DS4_API ds4_status ds4_quantize(uint32_t type, const float *src, uint64_t n, void *dst, uint64_t dst_bytes,
-                                ds4_error *err);
 
 #ifdef __cplusplus
 }

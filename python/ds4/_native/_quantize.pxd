@@ -1,0 +1,1 @@
+# No other module of the package uses this one from Cython.
