@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,8 @@ from ds4.gguf_experts import (
     standard_alignment,
     standard_tensors,
 )
-from ds4.gguf_writer import KV, GGUFWriter, TensorInfo, records_of
-from ds4.quantize.layout import plan_file
-
-
-def rewrite(
-    source: Path,
-    out: Path,
-    layout: str = "adjacent",
-    edit: Callable[[list[KV]], list[KV]] = lambda kvs: kvs,
-    rename: Callable[[TensorInfo], TensorInfo] = lambda info: info,
-) -> Path:
-    """Write a file in a layout, without any check of what it says."""
-    with GGUFFile(source) as file, open(source, "rb") as f:
-        kvs, tensors = plan_file(file, layout)
-        infos = [rename(t.info) for t in tensors]
-        with GGUFWriter(out, edit(kvs), infos, force=True) as writer:
-            writer.write(t.pieces([(f.fileno(), "source")]) for t in tensors)
-            writer.publish()
-    return out
+from ds4.gguf_writer import KV, records_of
+from support.rewrite import changed, renamed, rewrite, without
 
 
 @pytest.fixture(scope="module")
@@ -107,27 +89,12 @@ def test_experts_and_rows(which: str, standard: Path, adjacent: Path) -> None:
 
 def test_the_alignment_of_the_standard_form_is_known(standard: Path, tmp_path: Path) -> None:
     add = KV("general.alignment", "u32", 64)
-    aligned = rewrite(standard, tmp_path / "a.gguf", "standard", lambda kvs: [*kvs[:3], add, *kvs[3:]])
+    aligned = rewrite(standard, tmp_path / "a.gguf", "standard", edit=lambda kvs: [*kvs[:3], add, *kvs[3:]])
     path = rewrite(aligned, tmp_path / "b.gguf")
     with GGUFFile(path) as file:
         assert (file.alignment, standard_alignment(file)) == (4096, 64)
         assert records_of(file)[3].key == "general.alignment"
     assert rewrite(path, tmp_path / "c.gguf", "standard").read_bytes() == aligned.read_bytes()
-
-
-def changed(key: str, value: Any, kind: str | None = None) -> Callable[[list[KV]], list[KV]]:
-    def edit(kvs: list[KV]) -> list[KV]:
-        return [KV(kv.key, kind or kv.type, value) if kv.key == key else kv for kv in kvs]
-
-    return edit
-
-
-def without(key: str) -> Callable[[list[KV]], list[KV]]:
-    return lambda kvs: [kv for kv in kvs if kv.key != key]
-
-
-def renamed(old: str, **fields: Any) -> Callable[[TensorInfo], TensorInfo]:
-    return lambda info: dataclasses.replace(info, **fields) if info.name == old else info
 
 
 DAMAGES: dict[str, tuple[dict[str, Any], str]] = {

@@ -22,7 +22,7 @@ namespace {
 // Binds the tensors of one file. Everything it looks up was checked before, so a miss is a bug of ours.
 class Binder {
 public:
-    Binder(ds4_model &m, const ds4_gguf &g) : m_(m), g_(g) {}
+    Binder(ds4_model &m, const ds4_gguf &g, const ExpertLayout &layout) : m_(m), g_(g), layout_(layout) {}
     ~Binder() {
         if (uploads_) m_.ops->queue_destroy(uploads_);
     }
@@ -111,9 +111,7 @@ public:
             l->hash_table = vector(p + "ffn_gate_tid2eid.weight");
         else
             l->router_bias = vector(p + "exp_probs_b.bias");
-        l->gate_exps = matrix(p + "ffn_gate_exps.weight");
-        l->up_exps = matrix(p + "ffn_up_exps.weight");
-        l->down_exps = matrix(p + "ffn_down_exps.weight");
+        experts(p, l);
         l->gate_shexp = matrix(p + "ffn_gate_shexp.weight");
         l->up_shexp = matrix(p + "ffn_up_shexp.weight");
         l->down_shexp = matrix(p + "ffn_down_shexp.weight");
@@ -126,6 +124,21 @@ public:
     }
 
 private:
+    void experts(const std::string &p, LayerWeights *l) const {
+        ds4_weight *const weights[kExpertParts] = {&l->gate_exps, &l->up_exps, &l->down_exps};
+        const ExpertRecord *r = layout_.find(p);
+        const ds4_gguf_tensor *t = r ? g_.find_tensor(record_name(p)) : nullptr;
+        for (int i = 0; i < kExpertParts; i++) {
+            if (!t) {
+                *weights[i] = matrix(p + "ffn_" + expert_part_name(i) + "_exps.weight");
+                continue;
+            }
+            const ExpertPart &part = r->part[i];
+            *weights[i] = {advance(at(*t), part.offset), part.row_stride, part.type, part.n_in, part.n_out, r->n_expert,
+                           r->bytes};
+        }
+    }
+
     ds4_ref at(const ds4_gguf_tensor &t) const { return ref(file_buffer_, t.offset); }
     ds4_buffer **keep() {
         m_.buffers.push_back(nullptr);
@@ -134,6 +147,7 @@ private:
 
     ds4_model &m_;
     const ds4_gguf &g_;
+    const ExpertLayout &layout_;
     ds4_buffer *file_buffer_ = nullptr;
     ds4_queue *uploads_ = nullptr;  // for the small tables
 };
@@ -234,20 +248,28 @@ ds4_status refuse(const char *path, const ds4_shape &s, const Findings &f, ds4_e
                 escape_name(path, 1024).c_str(), f.size(), s.name, f.text(kReportBytes).c_str());
 }
 
-// Metadata, directory and the first bytes of every tensor: tells files apart without reading gigabytes.
-void fingerprint(const ds4_gguf &g, const ds4_gguf *mtp, uint8_t out[16]) {
+// Metadata, directory and the first bytes of every tensor, all as the standard layout has them: tells files apart
+// without reading gigabytes, and gives one value for both layouts, because they compute the same bits.
+void fingerprint(const ds4_model &m, uint8_t out[16]) {
     uint64_t h[2] = {kHashSeed, ~kHashSeed};
-    for (const ds4_gguf *f : {&g, mtp}) {
-        if (!f) continue;
-        for (const ds4_gguf_kv &kv : f->kvs)
-            for (uint64_t &x : h) x = hash_bytes(kv.data, kv.n_bytes, hash_bytes(kv.key, kv.key_len, x));
-        for (const ds4_gguf_tensor &t : f->tensors)
+    auto hash_file = [&h](const ds4_gguf &g, const ExpertLayout &layout) {
+        const bool adjacent = !layout.records.empty();
+        const uint32_t alignment = static_cast<uint32_t>(layout.standard_alignment);
+        for (const ds4_gguf_kv &kv : g.kvs) {
+            const bool is_alignment = adjacent && key_of(kv) == "general.alignment";
+            if (adjacent && (is_layout_key(key_of(kv)) || (is_alignment && !alignment))) continue;
+            const void *data = is_alignment ? static_cast<const void *>(&alignment) : kv.data;
+            for (uint64_t &x : h) x = hash_bytes(data, kv.n_bytes, hash_bytes(kv.key, kv.key_len, x));
+        }
+        for (const DirectoryEntry &t : standard_directory(g, layout))
             for (uint64_t &x : h) {
-                x = hash_bytes(t.name, t.name_len, x);
+                x = hash_bytes(t.name.data(), t.name.size(), x);
                 x = hash_bytes(&t.type, sizeof(t.type), hash_bytes(t.ne, sizeof(t.ne), x));
                 x = hash_bytes(t.data, t.n_bytes < 64 ? t.n_bytes : 64, x);
             }
-    }
+    };
+    hash_file(*m.file, m.layout);
+    if (m.mtp_file) hash_file(*m.mtp_file, m.mtp_layout);
     memcpy(out, h, 16);
 }
 
@@ -262,16 +284,18 @@ ds4_status open_mtp(ds4_model &m, const char *path, ds4_error *err) {
         return fail(err, DS4_E_UNSUPPORTED, "%s holds no MTP block: no tensor is named mtp.0.* or blk.%u.*",
                     escape_name(path, 1024).c_str(), m.shape.n_layer);
     Findings f;
-    check_tensors(*m.mtp_file, mtp_specs(names, m.shape), f);
+    std::vector<TensorSpec> specs = mtp_specs(names, m.shape);
+    m.mtp_layout = read_expert_layout(*m.mtp_file, &specs, f);
+    check_tensors(*m.mtp_file, specs, f);
     if (!f.empty()) return refuse(path, m.shape, f, err);
-    Binder b(m, *m.mtp_file);
+    Binder b(m, *m.mtp_file, m.mtp_layout);
     st = b.import(err);
     if (st != DS4_OK) return st;
     return bind_mtp(m, b, names, err);
 }
 
 ds4_status bind_main(ds4_model &m, ds4_error *err) {
-    Binder b(m, *m.file);
+    Binder b(m, *m.file, m.layout);
     ds4_status st = b.import(err);
     if (st != DS4_OK) return st;
     m.token_embd = b.matrix("token_embd.weight");
@@ -291,16 +315,35 @@ ds4_status bind_main(ds4_model &m, ds4_error *err) {
     return st;
 }
 
-}  // namespace
+// What a file is to hold, and how it differs.
+struct Examined {
+    ds4_shape shape{};
+    std::vector<TensorSpec> specs;
+    ExpertLayout layout;
+    Findings problems;
+};
 
-ds4_status find_problems(const ds4_gguf &g, ds4_shape *shape, Findings *out, ds4_error *err) {
+ds4_status examine(const ds4_gguf &g, Examined *out, ds4_error *err) {
     FileShape fs;
     ds4_status st = read_shape(g, &fs, err);
     if (st != DS4_OK) return st;
-    *shape = fs.shape;
-    *out = std::move(fs.problems);
-    check_tensors(g, wanted_tensors(g, fs.shape), *out);
-    check_vocabulary(g, fs.shape, *out);
+    out->shape = fs.shape;
+    out->problems = std::move(fs.problems);
+    out->specs = wanted_tensors(g, out->shape);
+    out->layout = read_expert_layout(g, &out->specs, out->problems);
+    check_tensors(g, out->specs, out->problems);
+    check_vocabulary(g, out->shape, out->problems);
+    return DS4_OK;
+}
+
+}  // namespace
+
+ds4_status find_problems(const ds4_gguf &g, ds4_shape *shape, Findings *out, ds4_error *err) {
+    Examined e;
+    ds4_status st = examine(g, &e, err);
+    if (st != DS4_OK) return st;
+    *shape = e.shape;
+    *out = std::move(e.problems);
     return DS4_OK;
 }
 
@@ -309,15 +352,17 @@ ds4_status open_model(const char *path, const ds4_model_options &o, ds4_model **
     m->file = std::make_unique<ds4_gguf>();
     ds4_status st = find_backend(o.backend, &m->ops, err);
     if (st == DS4_OK) st = read_gguf(path, m->file.get(), err);
-    Findings problems;
-    if (st == DS4_OK) st = find_problems(*m->file, &m->shape, &problems, err);
-    if (st == DS4_OK && !problems.empty()) st = refuse(path, m->shape, problems, err);
+    Examined e;
+    if (st == DS4_OK) st = examine(*m->file, &e, err);
+    if (st == DS4_OK && !e.problems.empty()) st = refuse(path, e.shape, e.problems, err);
+    m->shape = e.shape;
+    m->layout = std::move(e.layout);
     if (st == DS4_OK) st = m->ops->device_open(&m->device, err);
     if (st == DS4_OK) st = bind_main(*m, err);
     if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o.mtp_path, err);
     if (st != DS4_OK) return st;
-    m->warnings = extra_tensors(*m->file, wanted_tensors(*m->file, m->shape));
-    fingerprint(*m->file, m->mtp_file.get(), m->fingerprint);
+    m->warnings = extra_tensors(*m->file, e.specs);
+    fingerprint(*m, m->fingerprint);
     *out = m.release();
     return DS4_OK;
 }

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "ds4/model.h"
 #include "gguf/gguf.h"
+#include "model/expert_layout.h"
 #include "model/shape.h"
 
 namespace ds4 {
@@ -54,6 +55,7 @@ struct ds4_model {
     const ds4_backend_ops *ops = nullptr;
     ds4_device *device = nullptr;
     std::unique_ptr<ds4_gguf> file, mtp_file;  // mtp_file is set only for a separate file
+    ds4::ExpertLayout layout, mtp_layout;      // of file and mtp_file
     std::vector<ds4_buffer *> buffers;
 
     ds4_weight token_embd{}, output{};

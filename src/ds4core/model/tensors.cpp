@@ -122,22 +122,17 @@ std::string type_text(uint32_t type) {
     return t ? t->name : "type " + std::to_string(type);
 }
 
+constexpr uint32_t kTypeI8 = 24;
+
 bool type_allowed(TensorKind kind, uint32_t type) {
     switch (kind) {
         case TensorKind::vector: return type == DS4_TYPE_F32;
         case TensorKind::hash: return type == DS4_TYPE_I32;
+        case TensorKind::record: return type == kTypeI8;
         default: {
             const TypeInfo *t = type_info(type);
             return t && t->computable;
         }
-    }
-}
-
-const char *wanted_types(TensorKind kind) {
-    switch (kind) {
-        case TensorKind::vector: return "F32";
-        case TensorKind::hash: return "I32";
-        default: return "F32, F16, BF16, Q8_0, Q2_K, Q4_K, IQ2_XXS or MXFP4";
     }
 }
 
@@ -156,10 +151,21 @@ void check_hash(const ds4_gguf_tensor &t, const TensorSpec &spec, uint64_t n_exp
 
 }  // namespace
 
+const char *wanted_types(TensorKind kind) {
+    switch (kind) {
+        case TensorKind::vector: return "F32";
+        case TensorKind::hash: return "I32";
+        case TensorKind::record: return "I8";
+        default: return "F32, F16, BF16, Q8_0, Q2_K, Q4_K, IQ2_XXS or MXFP4";
+    }
+}
+
 void check_tensors(const ds4_gguf &g, const std::vector<TensorSpec> &specs, Findings &out) {
     uint64_t n_expert = 0;
-    for (const TensorSpec &s : specs)
+    for (const TensorSpec &s : specs) {
         if (s.kind == TensorKind::expert) n_expert = s.ne[2];
+        if (s.kind == TensorKind::record) n_expert = s.ne[1];
+    }
     const ds4_gguf_tensor *gate = nullptr;
     for (const TensorSpec &s : specs) {
         const ds4_gguf_tensor *t = g.find_tensor(s.name);

@@ -15,6 +15,7 @@ enum class TensorKind {
     vector,   // float32 vectors the graph reads as they are
     matrix,   // any type with a decoder
     expert,   // stacked matrices; gate and up of a layer share a type
+    record,   // bytes that hold the experts of a block (expert_layout.h)
     hash,     // int32 expert table
 };
 
@@ -34,6 +35,9 @@ std::vector<TensorSpec> model_tensors(const ds4_shape &s);
 // The MTP block under the names of ds4's files ("mtp.0.") and of llama.cpp's ("blk.<n_layer>.", "nextn.").
 std::vector<TensorSpec> mtp_tensors_ds4(const ds4_shape &s);
 std::vector<TensorSpec> mtp_tensors_llama(const ds4_shape &s);
+
+// For messages: "F32, F16 or ...".
+const char *wanted_types(TensorKind kind);
 
 // Compare the directory with the list; differences go to `out`.
 void check_tensors(const ds4_gguf &g, const std::vector<TensorSpec> &specs, Findings &out);
