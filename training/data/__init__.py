@@ -31,15 +31,15 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.34,
-    "tools": 0.10,
-    "chat": 0.11,
-    "ds4": 0.08,
-    "mixed": 0.06,
-    "recall": 0.09,
-    "quiz": 0.14,
-    "echo": 0.03,
-    "english": 0.05,
+    "arithmetic": 0.26,
+    "tools": 0.09,
+    "chat": 0.09,
+    "ds4": 0.06,
+    "mixed": 0.05,
+    "recall": 0.08,
+    "quiz": 0.32,
+    "echo": 0.02,
+    "english": 0.03,
 }
 
 

@@ -51,12 +51,22 @@ def town(rng):
     return rng.choice(CITIES) if rng.random() < 0.5 else invented(rng).capitalize()
 
 
+def entry(rng):
+    """The simplest kind of fact: a word and a value, as in a list."""
+    x = rng.choice(COLOURS + THINGS + PLACES + NOUNS) if rng.random() < 0.8 else f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+    v = rng.choices((digits(rng, rng.randint(1, 4)), rng.choice(THINGS + JOBS + DAYS), invented(rng)), (3, 2, 2))[0]
+    s = f"The {x} is {v}."
+    return f"entry {x}", s, [f"The {x}?", f"What is the {x}?", f"And the {x}?", f"What about the {x}?"], s, v
+
+
 def fact(rng):
     """(subject, statement, questions, answer, value)"""
     kind = rng.choices(
-        ["code", "lives", "place", "called", "mine", "likes", "means", "born", "works", "phone", "password", "arrives"],
-        [18, 10, 10, 8, 5, 8, 10, 7, 7, 6, 8, 6],
+        ["entry", "code", "lives", "place", "called", "mine", "likes", "means", "born", "works", "phone", "password", "arrives"],
+        [20, 18, 10, 10, 8, 5, 8, 10, 7, 7, 6, 8, 6],
     )[0]
+    if kind == "entry":
+        return entry(rng)
     if kind == "code":
         what = rng.choice(["code", "code", "number", "price", "weight"])
         x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
@@ -113,11 +123,11 @@ def key(f):
     return f"recall {f[1]}"
 
 
-def facts(rng, n, subjects, train=True):
+def facts(rng, n, subjects, train=True, draw=fact):
     """n facts about new subjects, of the training or the held-out set."""
     out = []
     while len(out) < n:
-        f = fact(rng)
+        f = draw(rng)
         if f[0] not in subjects and held(key(f), 12) != train:
             subjects.add(f[0])
             out.append(f)
@@ -242,7 +252,7 @@ def make(rng, train, mode=None, tokens=None):
 
 def quiz(rng, mode):
     """Training only: many facts and at once many questions, which teaches the look-up with little text."""
-    some = facts(rng, rng.randint(2, 8), set())
+    some = facts(rng, rng.randint(2, 8), set(), draw=entry if rng.random() < 0.6 else fact)
     messages = [user(rng.choice(REMEMBER) + told(rng, some))]
     if rng.random() < 0.5:
         messages += [dict(ACKNOWLEDGE), user("")]
