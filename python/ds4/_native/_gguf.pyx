@@ -3,6 +3,7 @@
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     int8_t,
