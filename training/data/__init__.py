@@ -31,13 +31,13 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.26,
+    "arithmetic": 0.34,
     "tools": 0.09,
-    "chat": 0.09,
-    "ds4": 0.06,
+    "chat": 0.10,
+    "ds4": 0.07,
     "mixed": 0.05,
-    "recall": 0.08,
-    "quiz": 0.32,
+    "recall": 0.11,
+    "quiz": 0.19,
     "echo": 0.02,
     "english": 0.03,
 }

@@ -209,7 +209,7 @@ def make(rng, train, mode=None, tokens=None):
     style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0]
     tokens = tokens or distance(rng, train)
     subjects = set()
-    some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6]), subjects)
+    some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6, 6, 8]), subjects)
     if not train:
         some[rng.randrange(len(some))] = asked = facts(rng, 1, subjects, train=False)[0]
     system = rng.choice(SYSTEM) if rng.random() < 0.3 else ""
@@ -240,7 +240,7 @@ def make(rng, train, mode=None, tokens=None):
     if not train:
         messages.append(user(start + rng.choice(asked[2])))
         return dict(messages=messages, mode=mode, key=key(asked), expected=[asked[4]], needle=asked[1], style=style, target=reply(rng, asked, style))
-    questions = rng.sample(some, min(len(some), rng.choice([1, 2, 3, 4, 5])))
+    questions = rng.sample(some, min(len(some), rng.choice([1, 3, 4, 5, 6])))
     for f in questions:
         messages += [user(start + vary(rng, rng.choice(f[2]))), reply(rng, f, style)]
         start = ""
@@ -251,14 +251,16 @@ def make(rng, train, mode=None, tokens=None):
 
 
 def quiz(rng, mode):
-    """Training only: many facts and at once many questions, which teaches the look-up with little text."""
-    some = facts(rng, rng.randint(2, 8), set(), draw=entry if rng.random() < 0.6 else fact)
+    """Training only: many facts and at once many questions, which teaches the look-up with little text; long lists
+    lead from the window to the compressed rows."""
+    n = rng.randint(2, 8) if rng.random() < 0.35 else rng.randint(8, 26)
+    some = facts(rng, n, set(), draw=entry if rng.random() < 0.4 else fact)
     messages = [user(rng.choice(REMEMBER) + told(rng, some))]
     if rng.random() < 0.5:
         messages += [dict(ACKNOWLEDGE), user("")]
     else:
         messages[0]["content"] += "\n"
-    questions = rng.sample(some, rng.randint(2, len(some)))
+    questions = rng.sample(some, rng.randint(2, min(n, 8)))
     for f in questions:
         if messages[-1]["role"] == "assistant":
             messages.append(user(""))
