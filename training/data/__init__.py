@@ -109,7 +109,7 @@ def style_pairs(n, seed=0, train=True, mode="chat"):
             continue
         seen.add(q)
         if rng.random() < 0.5:
-            pair = [common.styled(rng, style, True) + [common.user(q)] for style in ("brief", "detail")]
+            pair = [[*common.styled(rng, style, True), common.user(q)] for style in ("brief", "detail")]
         else:
             pair = [[common.user(common.ask(rng, style, q))] for style in ("brief", "detail")]
         out.append(tuple(pair))
