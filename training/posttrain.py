@@ -36,7 +36,7 @@ MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
 
 def indexer_loss(model, layer, record, sh, answers):
     """KL divergence of the indexer's choice from the attention, and the share of attention (of the best
-    possible share) in the rows that it selects; both the mean of that over all positions and over `answers`."""
+    possible share) in the rows that it selects; both the mean of all positions and of `answers`."""
     x, qr, p = record
     s = layer.attn.indexer(model.ops, x, qr, sh)
     rows = torch.arange(s.shape[2])
