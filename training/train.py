@@ -93,8 +93,8 @@ def loss_of(model, x, w, mtp=False):
 
 
 def padded(weight, size=256):
-    """The positions with a weight; the last position, which predicts nothing, is repeated until there is a
-    multiple of size of them (few shapes, fewer kernels)."""
+    """The positions with a weight; the last position, which predicts nothing, is repeated until there is a multiple
+    of size of them (few shapes, fewer kernels)."""
     at = weight.nonzero().squeeze(1)
     n = -len(at) % size
     return torch.cat((at, torch.full((n,), len(weight) - 1))) if n else at

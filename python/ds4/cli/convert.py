@@ -2,77 +2,85 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import click
 
-from ds4.quantize import RECIPES, ConversionPlan, convert, plan_conversion
+from ds4.quantize import RECIPES, plan_conversion
 
-from .memory import show_size
 from .opening import check_text
-from .terminal import ProgressLine, note
+from .terminal import note
+from .weights import (
+    RECIPE_LIST,
+    TYPES_HELP,
+    carry_out,
+    chosen_policy,
+    print_plan,
+    report_file,
+    run_options,
+    type_options,
+    write_report,
+)
 
-_GROUP_OF_ROLE = {
-    "float": "norms, scales, biases",
-    "table": "expert tables",
-    "mixing": "hyper-connections",
-    "selection": "embedding, router, indexer, compressors",
-    "dense": "attention, shared experts, output",
-    "experts": "routed experts",
-}
-
-_EXAMPLES = """\b
+_EXAMPLES = f"""\b
 Examples:
-  ds4 convert checkpoint flash-q8_0.gguf --type q8_0
-  ds4 convert checkpoint flash.gguf --type bf16 --dry-run
-  ds4 convert checkpoint flash.gguf --type q8_0 --mtp-out flash-mtp.gguf
+  ds4 convert checkpoint flash-mxfp4.gguf --recipe mxfp4
+  ds4 convert checkpoint flash-q2.gguf --recipe q2 --imatrix flash.dat
+  ds4 convert checkpoint flash.gguf --recipe q2-q4 --dry-run
+  ds4 convert checkpoint flash.gguf --recipe q8_0 --mtp-out flash-mtp.gguf
 
 SOURCE is a directory with config.json, tokenizer.json and model.safetensors (or its shards and their index): the
 checkpoint as it is published, in FP8 and FP4, or one in BF16, F16 or F32.
 
-OUT appears when it is complete; nothing is left when the conversion fails."""
+{RECIPE_LIST}
+
+{TYPES_HELP}
+
+OUT appears when it is complete. What an interruption or a full disk leaves is in OUT.part, and the same command
+continues from there."""
 
 
 @click.command("convert", help=_EXAMPLES, short_help="Make a GGUF file from an official checkpoint.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--type", "recipe", type=click.Choice(list(RECIPES)), required=True, help="Type of the big matrices.")
-@click.option("--mtp-out", type=click.Path(path_type=Path), metavar="FILE", help="Write the MTP block to its own file.")
-@click.option("--name", metavar="TEXT", help="Name of the model in the file. Default: the directory's name.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and check that it can be.")
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--recipe", "--type", "recipe", type=click.Choice(list(RECIPES)), required=True, help="Recipe of types.")
+@type_options
+@run_options
 def command(
-    source: Path, out: Path, recipe: str, mtp_out: Path | None, name: str | None, dry_run: bool, force: bool
+    source: Path,
+    out: Path,
+    recipe: str,
+    q4_layers: str | None,
+    imatrix: Path | None,
+    imatrix_strict: bool,
+    mtp_out: Path | None,
+    name: str | None,
+    threads: int | None,
+    dry_run: bool,
+    force: bool,
+    json_file: Path | None,
 ) -> int:
     """Run the command."""
     check_text(name or "", "name")
-    plan = plan_conversion(source, out, recipe=recipe, mtp_out=mtp_out, name=name)
-    with plan.checkpoint:
+    with (
+        report_file(json_file) as report,
+        plan_conversion(
+            source,
+            out,
+            policy=chosen_policy(recipe, q4_layers),
+            imatrix=imatrix,
+            imatrix_strict=imatrix_strict,
+            mtp_out=mtp_out,
+            name=name,
+        ) as plan,
+    ):
         for text in plan.notes:
             note(text)
         if dry_run:
-            _print_plan(plan)
+            if str(json_file) != "-":
+                print_plan(plan)
             plan.check(force=force)
+            write_report(report, plan, {})
             return 0
-        line = ProgressLine("converting", "bytes")
-        try:
-            convert(plan, force=force, progress=lambda done, total, tensor: line(done, total))
-        finally:
-            line.finish()
-    for file in plan.files:
-        note(f"wrote {file.path}: {len(file.infos)} tensors, {show_size(file.n_bytes)}")
+        write_report(report, plan, carry_out(plan, "converting", threads=threads, force=force))
     return 0
-
-
-def _print_plan(plan: ConversionPlan) -> None:
-    for file in plan.files:
-        print(f"{file.path}: {len(file.infos)} tensors, {file.n_bytes} bytes ({show_size(file.n_bytes)})")
-        totals: Counter[tuple[str, str]] = Counter()
-        counts: Counter[tuple[str, str]] = Counter()
-        for tensor, info in zip(file.tensors, file.infos, strict=True):
-            key = (_GROUP_OF_ROLE[tensor.role], info.type)
-            totals[key] += info.n_bytes
-            counts[key] += 1
-        for (group, kind), n_bytes in totals.most_common():
-            print(f"  {group:<40} {kind:>5} {counts[group, kind]:>6} tensors {n_bytes:>16} bytes")

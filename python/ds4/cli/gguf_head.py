@@ -103,15 +103,11 @@ def head_facts(path: Path) -> dict[str, Any] | None:
     return facts | {"n_parameters": n_values, "needed_bytes": needed}
 
 
-def _tensors(cursor: _Cursor, n: int) -> tuple[int | None, int]:
-    """Read the tensor records; returns the number of values and the end of the data, relative to its start.
-
-    The number is None for a file with adjacent experts, whose records are bytes here.
-    """
+def _tensors(cursor: _Cursor, n: int) -> tuple[int, int]:
+    """Read the tensor records; returns the number of values and the end of the data, relative to its start."""
     n_values = end = 0
-    records = False
     for _ in range(n):
-        records |= cursor.text().endswith(".ffn_exps.weight")
+        cursor.text()
         n_dims = cursor.number("I")
         if not 1 <= n_dims <= 4:
             raise _CutShortError
@@ -119,4 +115,4 @@ def _tensors(cursor: _Cursor, n: int) -> tuple[int | None, int]:
         kind, offset = cursor.number("I"), cursor.number("Q")
         n_values += size
         end = max(end, offset + type_info(kind).n_bytes(size))
-    return None if records else n_values, end
+    return n_values, end

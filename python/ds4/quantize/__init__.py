@@ -1,21 +1,36 @@
-"""Making model files: from official checkpoints (FP8 and FP4 as released, or BF16, F16, F32), and from other files."""
+"""Making model files: from official checkpoints (FP8 and FP4 as released, or BF16, F16, F32), and from GGUF files.
 
-from .conversion import ConversionPlan, convert, plan_conversion
+plan = plan_quantization("flash-mxfp4.gguf", "flash-q2.gguf", recipe="q2", imatrix="flash.dat")
+with plan:
+    quantize(plan)
+"""
+
+from ds4.imatrix import ImatrixError
+
+from .compare import Place, TensorError, compare
+from .conversion import convert, plan_conversion, plan_quantization, quantize
+from .plan import FilePlan, Plan, PlanError, TensorPlan
+from .policy import Policy
 from .recipes import RECIPES
 from .safetensors import Checkpoint, CheckpointError
-from .splicing import SpliceError, SplicePlan, format_layers, parse_layers, plan_splice, splice
+from .writing import kept_files
 
 __all__ = [
     "RECIPES",
     "Checkpoint",
     "CheckpointError",
-    "ConversionPlan",
-    "SpliceError",
-    "SplicePlan",
+    "FilePlan",
+    "ImatrixError",
+    "Place",
+    "Plan",
+    "PlanError",
+    "Policy",
+    "TensorError",
+    "TensorPlan",
+    "compare",
     "convert",
-    "format_layers",
-    "parse_layers",
+    "kept_files",
     "plan_conversion",
-    "plan_splice",
-    "splice",
+    "plan_quantization",
+    "quantize",
 ]

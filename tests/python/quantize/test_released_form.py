@@ -37,7 +37,7 @@ def released_flash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _convert(source: Path, out: Path, recipe: str, **options: Any) -> None:
     plan = plan_conversion(source, out, recipe=recipe, **options)
-    with plan.checkpoint:
+    with plan:
         convert(plan)
 
 
@@ -167,8 +167,8 @@ def test_fp8_without_quantization_config(tmp_path: Path) -> None:
 def test_fp4_keeps_its_sign_of_zero_and_order(released_flash: Path) -> None:
     plan = plan_conversion(released_flash, "unused.gguf", recipe="f32")
     arrays = _released("flash")[0]
-    with plan.checkpoint:
-        weight = plan.weights[f"{EXPERT}.weight"]
+    with plan:
+        weight = plan.source.weights[f"{EXPERT}.weight"]
         assert (weight.stored, weight.shape, weight.n_rows) == ("FP4", (256, 256), 256)
         wanted = decode_fp4(arrays[f"{EXPERT}.weight"], arrays[f"{EXPERT}.scale"])
         found = weight.rows(37, 100)
