@@ -4,14 +4,15 @@ usage: python training/evaluate.py [--model FILE] [-n ITEMS] [--seed S] [--json 
 
 Per kind and mode, greedy: the share of right answers, of answers that end by themselves, and of well-formed
 calls. Right means: the result of a sum; name and arguments of a call; the expected words of a chat or ds4
-answer; the fact that was asked for.  After a right call the tool's result is fed back, and "uses result" is the
-share of answers that state it.  Facts ("recall") are asked for at four ranges of distance, in tokens between the
-fact and the end of the question.
+answer; the fact that was asked for.  After a right call the tool's result is fed back, and "uses result" is
+the share of answers that state it.  Facts ("recall") are asked for at four ranges of distance, in tokens
+between the fact and the end of the question.
 
-Three more kinds: "style" compares the answers to the same question asked tersely and verbosely; "english" is the
-loss on plain held-out text; "mtp" is the share of tokens for which the MTP block's draft equals the model's greedy
-choice, on greedy answers and along given text.  English text comes from the folder in DS4_ENGLISH (see
-data/english.py) or from --english; without both it is left out.
+Three more kinds: "style" compares the answers to the same question asked tersely and verbosely ("right": the
+terse one is less than half as long); "english" is the loss on plain held-out text; "mtp" is the share of
+tokens for which the MTP block's draft equals the model's greedy choice, on greedy answers and along given
+text.  English text comes from the folder in DS4_ENGLISH (see data/english.py) or from --english; without both
+it is left out.
 """
 
 import argparse
@@ -176,7 +177,12 @@ def measure_english(engine, texts):
         n += len(ids) - 1
         size += len(tok.decode_bytes(ids[1:]))
     return dict(
-        kind="english", mode="text", items=len(texts), tokens=n, nll_per_token=bits / n, nll_per_byte=bits / size
+        kind="english",
+        mode="text",
+        items=len(texts),
+        tokens=n,
+        nll_per_token=bits / n,
+        nll_per_byte=bits / size,
     )
 
 
@@ -207,7 +213,8 @@ def mtp_rows(engine, n, seed, texts):
     for kind in ("arithmetic", "tools", "chat", "ds4", "recall"):
         items = heldout(kind, n, seed)
         yield measure_mtp(engine, kind, [(engine.prompt(i["messages"], i["mode"]), None) for i in items])
-    items = [i for k in ("arithmetic", "tools", "chat", "ds4", "recall") for i in heldout(k, max(1, n // 5), seed)]
+    some = max(1, n // 5)
+    items = [i for k in ("arithmetic", "tools", "chat", "ds4", "recall") for i in heldout(k, some, seed)]
     whole = [engine.prompt([*i["messages"], i["target"]], i["mode"])[:1024] for i in items]
     yield measure_mtp(engine, "whole conversation", [(ids[:1], ids[1:]) for ids in whole])
     if texts:

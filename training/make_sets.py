@@ -1,9 +1,9 @@
-"""Write the sets that other tools measure with: held-out texts and conversations, and calibration conversations.
+"""Write the sets that other tools measure with: held-out texts and conversations, calibration conversations.
 
 usage: python training/make_sets.py --out DIR [--english-bytes N] [-n ITEMS] [--calibration N] [--pairs N]
 
     DIR/english-heldout.txt   passages of plain English that training never saw, an empty line between them
-    DIR/heldout.jsonl         {"prompt", "continuation", "kind", "mode"}: rendered held-out conversations of all kinds
+    DIR/heldout.jsonl         {"prompt", "continuation", "kind", "mode"}: rendered held-out conversations
     DIR/style-pairs.jsonl     {"terse", "verbose", "split"}: the same question asked in two styles
     DIR/calibration.jsonl     {"messages", "tools", "mode"}: training conversations for importance matrices
 
@@ -82,7 +82,8 @@ def main():
     for row in calibration(a.calibration):
         by_kind.setdefault(row.pop("kind"), []).append(row)
     each = a.calibration // len(by_kind)
-    dump(a.out / "calibration.jsonl", [row for rows in zip(*(r[:each] for r in by_kind.values())) for row in rows])
+    rows = zip(*(r[:each] for r in by_kind.values()), strict=False)
+    dump(a.out / "calibration.jsonl", [row for some in rows for row in some])
 
 
 if __name__ == "__main__":

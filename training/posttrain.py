@@ -5,13 +5,13 @@ mtp|indexer]
 
 The two parts are independent: on two cores run one process each and join the results with export.py.
 
-The MTP block learns to predict token p+2 from the streams of p and token p+1, on what the assistant writes and
-with a small weight on everything else.  An indexer learns that the softmax of its scores is the attention (summed
-over the heads) that the layer pays to its compressed rows, from sequences in which it has more rows than it may
-select; the positions that write an answer count as much as all others together.
+The MTP block learns to predict token p+2 from the streams of p and token p+1, on what the assistant writes
+and with a small weight on everything else.  An indexer learns that the softmax of its scores is the attention
+(summed over the heads) that the layer pays to its compressed rows, from long sequences; the positions that
+write an answer count as much as all others together.
 
---init may hold an MTP block and indexers that are trained already, for an earlier state of the main model: less is
-left to learn then.
+--init may hold an MTP block and indexers that are trained already, for an earlier state of the main model:
+less is left to learn then.
 """
 
 import argparse
@@ -36,7 +36,7 @@ MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
 
 def indexer_loss(model, layer, record, sh, answers):
     """KL divergence of the indexer's choice from the attention, and the share of attention (of the best
-    possible share) in the rows that it selects, both as the mean of that over all positions and over `answers`."""
+    possible share) in the rows that it selects; both the mean of all positions and of `answers`."""
     x, qr, p = record
     s = layer.attn.indexer(model.ops, x, qr, sh)
     rows = torch.arange(s.shape[2])
@@ -48,7 +48,7 @@ def indexer_loss(model, layer, record, sh, answers):
     answers = answers[use]
     loss = -(target * F.log_softmax(s[use], -1)).sum(-1) + (target * (target + 1e-9).log()).sum(-1)
     with torch.no_grad():
-        k = model.c["index_topk"] * s.shape[2] // 384  # all of it in the longest sequences, as large a part of others
+        k = model.c["index_topk"] * s.shape[2] // 384  # a third of the rows, as with 1536 tokens
         top = target.gather(1, s[use].topk(k, -1).indices).sum(-1)
         share = top / target.topk(k, -1).values.sum(-1)
         share = 0.5 * (share.mean() + (share[answers].mean() if answers.any() else share.mean()))

@@ -79,15 +79,15 @@ def check_styles():
     pairs = style_pairs(60, train=False)
     assert len(pairs) == 60 and pairs == style_pairs(60, train=False)
     asked = {m[-1]["content"] for pair in pairs for m in pair}
+    first = tuple(common.ASK_BRIEF + common.ASK_DETAIL)
     seen = set()
     for item in stream("styles", 4000):
-        brief = item["kind"] in ("chat", "ds4") and item["messages"][0]["content"] in common.BRIEF + common.DETAIL
-        if brief or item["kind"] in ("chat", "ds4"):
-            first = common.ASK_BRIEF + common.ASK_DETAIL
+        if item["kind"] in ("chat", "ds4"):
+            wished = item["messages"][0]["content"] in common.BRIEF + common.DETAIL
             seen |= {
                 m["content"]
                 for m in item["messages"]
-                if m["role"] == "user" and (brief or m["content"].startswith(tuple(first)))
+                if m["role"] == "user" and (wished or m["content"].startswith(first))
             }
     assert not asked & seen, sorted(asked & seen)[:5]
 

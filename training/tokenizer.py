@@ -130,9 +130,11 @@ class Encoder:
             w.append(inside or other)
             if t == self.eos:
                 inside = 0.0
-        at = {i for s in item.get("stress", ()) for m in re.finditer(re.escape(s), text) for i in range(*m.span())}
-        if at:
-            w = [x * STRESS if x and b - 1 in at else x for x, (_, b) in zip(w, encoding.offsets, strict=True)]
+        for s in item.get("stress", ()):
+            for m in re.finditer(re.escape(s), text):
+                for i, (_, end) in enumerate(encoding.offsets):
+                    if w[i] and m.start() < end <= m.end():
+                        w[i] = STRESS
         return ids, w
 
 

@@ -31,13 +31,13 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.26,
+    "arithmetic": 0.40,
     "tools": 0.09,
-    "chat": 0.09,
-    "ds4": 0.06,
+    "chat": 0.10,
+    "ds4": 0.07,
     "mixed": 0.05,
-    "recall": 0.08,
-    "quiz": 0.32,
+    "recall": 0.11,
+    "quiz": 0.19,
     "echo": 0.02,
     "english": 0.03,
 }
@@ -109,7 +109,7 @@ def style_pairs(n, seed=0, train=True, mode="chat"):
             continue
         seen.add(q)
         if rng.random() < 0.5:
-            pair = [common.styled(rng, style, True) + [common.user(q)] for style in ("brief", "detail")]
+            pair = [[*common.styled(rng, style, True), common.user(q)] for style in ("brief", "detail")]
         else:
             pair = [[common.user(common.ask(rng, style, q))] for style in ("brief", "detail")]
         out.append(tuple(pair))

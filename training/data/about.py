@@ -163,7 +163,9 @@ def one(rng, style, train=None):
             + " I am only a small demo; for real work use a DeepSeek V4 Flash GGUF of about 81 GB with ds4 -m FILE."
         )
     if style == "detail":
-        answer += " You find more in the documentation of ds4. If anything is still unclear, please ask me again."
+        answer += (
+            " You find more in the documentation of ds4. If anything is still unclear, please ask me again."
+        )
     return key, q, WHY[name], answer, words
 
 

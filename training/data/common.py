@@ -34,7 +34,13 @@ DETAIL = [
 ]
 
 ASK_BRIEF = ["Answer briefly: ", "Briefly: ", "In a few words: ", "Be brief. ", "Short answer please: "]
-ASK_DETAIL = ["Answer in detail: ", "Explain in detail: ", "In detail: ", "Be thorough. ", "Long answer please: "]
+ASK_DETAIL = [
+    "Answer in detail: ",
+    "Explain in detail: ",
+    "In detail: ",
+    "Be thorough. ",
+    "Long answer please: ",
+]
 
 
 def held(key, share=20):

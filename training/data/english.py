@@ -24,7 +24,7 @@ from .common import held
 
 SHARES = {"bible": 0.4, "python": 0.4, "wordnet": 0.2}
 SHORTEST, LONGEST = 160, 2900  # characters; about 2.4 of them make a token
-WEIGHT = 0.3  # of a token in the loss: much of English is beyond a small model, and it must not drown the rest
+WEIGHT = 0.3  # of a token in the loss: much of it is beyond a small model, and it must not drown the rest
 
 
 def available():
@@ -86,7 +86,9 @@ def prose(text):
     """The paragraphs of a reStructuredText page that are plain sentences."""
     text = re.sub(r":[\w:+-]+:`[!~]?([^`<]*?)(?: <[^`]*>)?`", r"\1", text)
     text = re.sub(r"``?([^`]*)``?_*", r"\1", text)
-    text = re.sub(r"(?<!\w)\*{1,2}([^*\n]+)\*{1,2}(?!\w)", r"\1", text).replace("\\ ", "").replace("::\n", ":\n")
+    text = (
+        re.sub(r"(?<!\w)\*{1,2}([^*\n]+)\*{1,2}(?!\w)", r"\1", text).replace("\\ ", "").replace("::\n", ":\n")
+    )
     for paragraph in re.split(r"\n\s*\n", text):
         first = paragraph.lstrip("\n")[:1]
         flat = " ".join(paragraph.split())

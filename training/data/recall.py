@@ -14,17 +14,164 @@ from .common import BRIEF, DETAIL, SYSTEM, assistant, held, mode_of, user, vary
 from .tools import CITIES, NAMES, strange
 
 NEAR, FAR = 130, 1500  # tokens between the fact and the question
-COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "purple", "orange", "pink", "golden"]
-THINGS = ["box", "door", "bag", "car", "safe", "house", "bike", "room", "gate", "desk", "boat", "lamp", "train", "book", "key", "cup", "chair", "coat"]
-PLACES = ["kitchen", "garden", "cellar", "garage", "library", "office", "bedroom", "attic", "station", "school", "park", "bakery", "museum", "tower"]
-PETS = ["dog", "cat", "horse", "bird", "boat", "street", "school", "hotel", "robot", "teacher", "doctor", "village"]
-JOBS = ["baker", "doctor", "teacher", "pilot", "farmer", "painter", "singer", "driver", "nurse", "lawyer", "cook", "writer", "tailor", "judge"]
-LIKES = ["apples", "tea", "chess", "jazz", "bread", "tennis", "cats", "snow", "maps", "roses", "rice", "trains", "old books", "the sea", "soup"]
+COLOURS = [
+    "red",
+    "blue",
+    "green",
+    "black",
+    "white",
+    "yellow",
+    "brown",
+    "grey",
+    "purple",
+    "orange",
+    "pink",
+    "golden",
+]
+THINGS = [
+    "box",
+    "door",
+    "bag",
+    "car",
+    "safe",
+    "house",
+    "bike",
+    "room",
+    "gate",
+    "desk",
+    "boat",
+    "lamp",
+    "train",
+    "book",
+    "key",
+    "cup",
+    "chair",
+    "coat",
+]
+PLACES = [
+    "kitchen",
+    "garden",
+    "cellar",
+    "garage",
+    "library",
+    "office",
+    "bedroom",
+    "attic",
+    "station",
+    "school",
+    "park",
+    "bakery",
+    "museum",
+    "tower",
+]
+PETS = [
+    "dog",
+    "cat",
+    "horse",
+    "bird",
+    "boat",
+    "street",
+    "school",
+    "hotel",
+    "robot",
+    "teacher",
+    "doctor",
+    "village",
+]
+JOBS = [
+    "baker",
+    "doctor",
+    "teacher",
+    "pilot",
+    "farmer",
+    "painter",
+    "singer",
+    "driver",
+    "nurse",
+    "lawyer",
+    "cook",
+    "writer",
+    "tailor",
+    "judge",
+]
+LIKES = [
+    "apples",
+    "tea",
+    "chess",
+    "jazz",
+    "bread",
+    "tennis",
+    "cats",
+    "snow",
+    "maps",
+    "roses",
+    "rice",
+    "trains",
+    "old books",
+    "the sea",
+    "soup",
+]
 DAYS = smalltalk.DAYS
-ADJECTIVES = ["old", "small", "quiet", "young", "tired", "happy", "green", "tall", "slow", "kind", "poor", "bright", "wild", "cold"]
-NOUNS = ["man", "woman", "river", "forest", "king", "child", "house", "farmer", "ship", "dog", "road", "teacher", "tree", "wind", "village", "bird"]
-VERBS = ["saw", "found", "followed", "passed", "loved", "forgot", "heard", "painted", "watched", "reached", "left", "helped"]
-ENDS = ["in the morning", "near the bridge", "before dinner", "without a word", "after the rain", "for many years", "by the sea", "in winter", "at night", "on the hill"]
+ADJECTIVES = [
+    "old",
+    "small",
+    "quiet",
+    "young",
+    "tired",
+    "happy",
+    "green",
+    "tall",
+    "slow",
+    "kind",
+    "poor",
+    "bright",
+    "wild",
+    "cold",
+]
+NOUNS = [
+    "man",
+    "woman",
+    "river",
+    "forest",
+    "king",
+    "child",
+    "house",
+    "farmer",
+    "ship",
+    "dog",
+    "road",
+    "teacher",
+    "tree",
+    "wind",
+    "village",
+    "bird",
+]
+VERBS = [
+    "saw",
+    "found",
+    "followed",
+    "passed",
+    "loved",
+    "forgot",
+    "heard",
+    "painted",
+    "watched",
+    "reached",
+    "left",
+    "helped",
+]
+ENDS = [
+    "in the morning",
+    "near the bridge",
+    "before dinner",
+    "without a word",
+    "after the rain",
+    "for many years",
+    "by the sea",
+    "in winter",
+    "at night",
+    "on the hill",
+]
 
 # about how many characters make a token
 ENGLISH, STORY, CHAT = 2.65, 3.3, 2.6
@@ -39,7 +186,10 @@ def invented(rng):
     if rng.random() < 0.5:
         return strange(rng)
     n = rng.randint(2, 3)
-    w = "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(["", "", "n", "r", "l", "s"]) for _ in range(n))
+    w = "".join(
+        rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(["", "", "n", "r", "l", "s"])
+        for _ in range(n)
+    )
     return w
 
 
@@ -53,8 +203,14 @@ def town(rng):
 
 def entry(rng):
     """The simplest kind of fact: a word and a value, as in a list."""
-    x = rng.choice(COLOURS + THINGS + PLACES + NOUNS) if rng.random() < 0.8 else f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
-    v = rng.choices((digits(rng, rng.randint(1, 4)), rng.choice(THINGS + JOBS + DAYS), invented(rng)), (3, 2, 2))[0]
+    x = (
+        rng.choice(COLOURS + THINGS + PLACES + NOUNS)
+        if rng.random() < 0.8
+        else f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
+    )
+    v = rng.choices(
+        (digits(rng, rng.randint(1, 4)), rng.choice(THINGS + JOBS + DAYS), invented(rng)), (3, 2, 2)
+    )[0]
     s = f"The {x} is {v}."
     return f"entry {x}", s, [f"The {x}?", f"What is the {x}?", f"And the {x}?", f"What about the {x}?"], s, v
 
@@ -62,7 +218,21 @@ def entry(rng):
 def fact(rng):
     """(subject, statement, questions, answer, value)"""
     kind = rng.choices(
-        ["entry", "code", "lives", "place", "called", "mine", "likes", "means", "born", "works", "phone", "password", "arrives"],
+        [
+            "entry",
+            "code",
+            "lives",
+            "place",
+            "called",
+            "mine",
+            "likes",
+            "means",
+            "born",
+            "works",
+            "phone",
+            "password",
+            "arrives",
+        ],
         [20, 18, 10, 10, 8, 5, 8, 10, 7, 7, 6, 8, 6],
     )[0]
     if kind == "entry":
@@ -72,36 +242,85 @@ def fact(rng):
         x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
         v = digits(rng, rng.choice([2, 3, 4, 4]))
         s = f"The {what} of the {x} is {v}."
-        q = [f"What is the {what} of the {x}?", f"Tell me the {what} of the {x}.", f"Which {what} does the {x} have?", f"Do you remember the {what} of the {x}?"]
+        q = [
+            f"What is the {what} of the {x}?",
+            f"Tell me the {what} of the {x}.",
+            f"Which {what} does the {x} have?",
+            f"Do you remember the {what} of the {x}?",
+        ]
         return f"{what} {x}", s, q, s, v
     if kind == "place":
         x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
         v = f"{rng.choice(['in', 'behind', 'near', 'under'])} the {rng.choice(PLACES)}"
         s = f"The {x} is {v}."
-        return f"place {x}", s, [f"Where is the {x}?", f"Tell me where the {x} is.", f"Where can I find the {x}?"], s, v
+        return (
+            f"place {x}",
+            s,
+            [f"Where is the {x}?", f"Tell me where the {x} is.", f"Where can I find the {x}?"],
+            s,
+            v,
+        )
     if kind == "mine":
         x, v = rng.choice(PETS), invented(rng).capitalize()
-        q = [f"What is my {x} called?", f"What is the name of my {x}?", f"Do you remember the name of my {x}?"]
+        q = [
+            f"What is my {x} called?",
+            f"What is the name of my {x}?",
+            f"Do you remember the name of my {x}?",
+        ]
         return f"my {x}", f"My {x} is called {v}.", q, f"Your {x} is called {v}.", v
     if kind == "means":
         x, v = invented(rng), rng.choice(THINGS + NOUNS)
         s = f"The word {x} means {v}."
-        return x, s, [f"What does {x} mean?", f"What does the word {x} mean?", f"Tell me the meaning of {x}."], s, v
+        return (
+            x,
+            s,
+            [f"What does {x} mean?", f"What does the word {x} mean?", f"Tell me the meaning of {x}."],
+            s,
+            v,
+        )
     if kind == "password":
         x, v = rng.choice(PLACES), invented(rng) + digits(rng, rng.choice([0, 2]))
         s = f"The password of the {x} is {v}."
-        return f"password {x}", s, [f"What is the password of the {x}?", f"Tell me the password of the {x}.", f"Which password does the {x} have?"], s, v
+        return (
+            f"password {x}",
+            s,
+            [
+                f"What is the password of the {x}?",
+                f"Tell me the password of the {x}.",
+                f"Which password does the {x} have?",
+            ],
+            s,
+            v,
+        )
     n = person(rng)
     if kind == "lives":
         v = town(rng)
-        return f"{n} lives", f"{n} lives in {v}.", [f"Where does {n} live?", f"Tell me where {n} lives.", f"In which town does {n} live?"], f"{n} lives in {v}.", v
+        return (
+            f"{n} lives",
+            f"{n} lives in {v}.",
+            [f"Where does {n} live?", f"Tell me where {n} lives.", f"In which town does {n} live?"],
+            f"{n} lives in {v}.",
+            v,
+        )
     if kind == "called":
         x, v = rng.choice(PETS), invented(rng).capitalize()
         s = f"The {x} of {n} is called {v}."
-        return f"{x} {n}", s, [f"What is the {x} of {n} called?", f"Tell me the name of the {x} of {n}."], s, v
+        return (
+            f"{x} {n}",
+            s,
+            [f"What is the {x} of {n} called?", f"Tell me the name of the {x} of {n}."],
+            s,
+            v,
+        )
     if kind == "likes":
         v = rng.choice(LIKES)
-        return f"{n} likes", f"{n} likes {v}.", [f"What does {n} like?", f"Tell me what {n} likes."], f"{n} likes {v}.", v
+        return (
+            f"{n} likes",
+            f"{n} likes {v}.",
+            [f"What does {n} like?", f"Tell me what {n} likes."],
+            f"{n} likes {v}.",
+            v,
+        )
     if kind == "born":
         v = str(rng.randint(1900, 2020))
         s = f"{n} was born in {v}."
@@ -109,11 +328,23 @@ def fact(rng):
     if kind == "works":
         v = rng.choice(JOBS)
         s = f"{n} works as a {v}."
-        return f"{n} works", s, [f"What is the job of {n}?", f"What does {n} do?", f"Tell me the job of {n}."], s, v
+        return (
+            f"{n} works",
+            s,
+            [f"What is the job of {n}?", f"What does {n} do?", f"Tell me the job of {n}."],
+            s,
+            v,
+        )
     if kind == "phone":
         v = digits(rng, 6)
         s = f"The phone number of {n} is {v}."
-        return f"{n} phone", s, [f"What is the phone number of {n}?", f"Tell me the phone number of {n}."], s, v
+        return (
+            f"{n} phone",
+            s,
+            [f"What is the phone number of {n}?", f"Tell me the phone number of {n}."],
+            s,
+            v,
+        )
     v = f"{rng.choice(DAYS)} at {rng.randint(1, 12)}"
     s = f"{n} arrives on {v}."
     return f"{n} arrives", s, [f"When does {n} arrive?", f"Tell me when {n} arrives."], s, v
@@ -156,9 +387,18 @@ def text(rng, tokens, train):
     return "\n".join(out)[: int(tokens * ENGLISH)].rstrip()
 
 
-ACKNOWLEDGE = assistant("I will remember that.", "I should remember this.")  # one wording: a choice would only be noise
+# one wording each: a choice would only be noise in the loss
+ACKNOWLEDGE = assistant("I will remember that.", "I should remember this.")
 READ = assistant("I have read it.", "This is only a text.")
-REMEMBER = ["Remember: ", "Remember this: ", "Please remember: ", "Note: ", "", "Here is what you need to know: ", "Keep in mind: "]
+REMEMBER = [
+    "Remember: ",
+    "Remember this: ",
+    "Please remember: ",
+    "Note: ",
+    "",
+    "Here is what you need to know: ",
+    "Keep in mind: ",
+]
 TEXT = ["Here is a text: ", "Read this: ", "Please read: ", "", "A text for you: ", "Text: "]
 
 
@@ -184,7 +424,14 @@ def filler(rng, tokens, mode, train, subjects):
             if part[0]["role"] == "system" and part[0]["content"] not in SYSTEM:
                 continue
             out += part[-2:]
-            left -= sum(len(m["content"]) + (len(m.get("reasoning_content", "")) if mode == "thinking" else 0) for m in part[-2:]) / CHAT + 6
+            left -= (
+                sum(
+                    len(m["content"]) + (len(m.get("reasoning_content", "")) if mode == "thinking" else 0)
+                    for m in part[-2:]
+                )
+                / CHAT
+                + 6
+            )
     return out
 
 
@@ -209,7 +456,7 @@ def make(rng, train, mode=None, tokens=None):
     style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0]
     tokens = tokens or distance(rng, train)
     subjects = set()
-    some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6]), subjects)
+    some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6, 6, 8]), subjects)
     if not train:
         some[rng.randrange(len(some))] = asked = facts(rng, 1, subjects, train=False)[0]
     system = rng.choice(SYSTEM) if rng.random() < 0.3 else ""
@@ -230,8 +477,18 @@ def make(rng, train, mode=None, tokens=None):
     elif layout == "system":
         messages += filler(rng, tokens, mode, train, subjects)
     else:
-        before = text(rng, rng.uniform(20, min(200, room)), train) + "\n" if layout == "inside" and room > 80 else ""
-        start = before + (rng.choice(REMEMBER) if not before else "") + told(rng, some) + "\n" + text(rng, tokens, train)
+        before = (
+            text(rng, rng.uniform(20, min(200, room)), train) + "\n"
+            if layout == "inside" and room > 80
+            else ""
+        )
+        start = (
+            before
+            + (rng.choice(REMEMBER) if not before else "")
+            + told(rng, some)
+            + "\n"
+            + text(rng, tokens, train)
+        )
         if layout == "inside" or rng.random() < 0.3:
             messages += [user(start), dict(READ)]
             start = ""
@@ -239,8 +496,16 @@ def make(rng, train, mode=None, tokens=None):
             start += rng.choice(["\n", "\n\n", "\nQuestion: "])
     if not train:
         messages.append(user(start + rng.choice(asked[2])))
-        return dict(messages=messages, mode=mode, key=key(asked), expected=[asked[4]], needle=asked[1], style=style, target=reply(rng, asked, style))
-    questions = rng.sample(some, min(len(some), rng.choice([1, 2, 3, 4, 5])))
+        return dict(
+            messages=messages,
+            mode=mode,
+            key=key(asked),
+            expected=[asked[4]],
+            needle=asked[1],
+            style=style,
+            target=reply(rng, asked, style),
+        )
+    questions = rng.sample(some, min(len(some), rng.choice([1, 3, 4, 5, 6])))
     for f in questions:
         messages += [user(start + vary(rng, rng.choice(f[2]))), reply(rng, f, style)]
         start = ""
@@ -251,14 +516,16 @@ def make(rng, train, mode=None, tokens=None):
 
 
 def quiz(rng, mode):
-    """Training only: many facts and at once many questions, which teaches the look-up with little text."""
-    some = facts(rng, rng.randint(2, 8), set(), draw=entry if rng.random() < 0.6 else fact)
+    """Training only: many facts and at once many questions, which teaches the look-up with little text; long lists
+    lead from the window to the compressed rows."""
+    n = rng.randint(2, 8) if rng.random() < 0.35 else rng.randint(8, 26)
+    some = facts(rng, n, set(), draw=entry if rng.random() < 0.4 else fact)
     messages = [user(rng.choice(REMEMBER) + told(rng, some))]
     if rng.random() < 0.5:
         messages += [dict(ACKNOWLEDGE), user("")]
     else:
         messages[0]["content"] += "\n"
-    questions = rng.sample(some, rng.randint(2, len(some)))
+    questions = rng.sample(some, rng.randint(2, min(n, 8)))
     for f in questions:
         if messages[-1]["role"] == "assistant":
             messages.append(user(""))
@@ -272,8 +539,12 @@ def quiz(rng, mode):
 
 def drill(rng):
     """Training only: invented words copied at once, to make copying of many-token words exact."""
-    words = " ".join(invented(rng).capitalize() if rng.random() < 0.3 else invented(rng) for _ in range(rng.randint(1, 4)))
-    q = rng.choice(["Repeat: {}", "Repeat this: {}", "Say {}", "Repeat after me: {}", "Write {}", "Copy this: {}"]).format(words)
+    words = " ".join(
+        invented(rng).capitalize() if rng.random() < 0.3 else invented(rng) for _ in range(rng.randint(1, 4))
+    )
+    q = rng.choice(
+        ["Repeat: {}", "Repeat this: {}", "Say {}", "Repeat after me: {}", "Write {}", "Copy this: {}"]
+    ).format(words)
     return [user(q), assistant(words, f"I repeat {words}")]
 
 

@@ -282,7 +282,16 @@ def one(rng, style):
     return q, why, answer, words
 
 
-GROUP = dict(greet="greet", define="define", list="list", count="number", bigger="number", opposite="word", spell="word", reverse="word")
+GROUP = dict(
+    greet="greet",
+    define="define",
+    list="list",
+    count="number",
+    bigger="number",
+    opposite="word",
+    spell="word",
+    reverse="word",
+)
 
 
 def question(rng):
@@ -312,7 +321,13 @@ def of_kind(rng, style):
     if kind == "greet":
         name = rng.choice(list(GREET))
         qs, short, long = GREET[name]
-        return kind, rng.choice(qs), "The user is just talking.", short if brief else long, [short.rstrip("!.")]
+        return (
+            kind,
+            rng.choice(qs),
+            "The user is just talking.",
+            short if brief else long,
+            [short.rstrip("!.")],
+        )
     if kind == "opposite":
         w = rng.choice(list(OPPOSITE))
         q = rng.choice(["What is the opposite of {}?", "Opposite of {}?", "What is the contrary of {}?", "Give me the opposite of {}.",
