@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ._native import _session
 from .errors import Cancelled, ClosedError, StateError
+from .importance import Importance
 from .sampling import Sampler, log_softmax
 from .stops import StopStrings
 
@@ -99,6 +100,7 @@ class Session:
         self._changes = 0
         # Stops a generation between two tokens, when no native call is running that could be cancelled.
         self._stop = False
+        self._importance: Importance | None = None
 
     # The timeline
 
@@ -438,6 +440,27 @@ class Session:
             tap(stage, layer, pos, values)
 
         native.set_tap(pass_on)
+
+    def collect_importance(self) -> Importance:
+        """Gather importance statistics of the routed experts, from now to the end of a with block.
+
+        Logits do not change. The sums take n_layer * n_expert * (n_embd + n_ff + 1) * 8 bytes; the MTP block of
+        a session made with `mtp=True` counts as one more layer, and is computed whole while they are gathered.
+
+        Raises
+        ------
+        StateError
+            Statistics are being gathered already.
+        MemoryError
+            There is no room for them.
+        """
+        self._open()
+        if self._importance is not None and self._importance.running:
+            raise StateError("this session gathers importance statistics already")
+        shape = self._model.shape
+        sizes = (shape.n_layer, shape.n_expert, shape.n_embd, shape.n_ff)
+        self._importance = Importance(self._open, lambda: self.closed, sizes, self.mtp)
+        return self._importance
 
     def margins(self) -> tuple[float, float]:
         """Return the smallest score gaps at a top-k boundary in the last call, for the indexer and the router.

@@ -35,13 +35,13 @@ void put_text(Bytes *out, const char *text) {
     put(out, text, strlen(text));
 }
 
-// One record of every value type, two levels of arrays, and tensors of four types.
+// One record of every value type, two levels of arrays, and tensors of five types.
 Bytes small_file() {
     Bytes f;
     put(&f, "GGUF", 4);
     put<uint32_t>(&f, 3);
-    put<uint64_t>(&f, 4);
-    put<uint64_t>(&f, 16);
+    put<uint64_t>(&f, 5);
+    put<uint64_t>(&f, 22);
     const auto key = [&](const char *name, uint32_t type) {
         put_text(&f, name);
         put<uint32_t>(&f, type);
@@ -88,6 +88,21 @@ Bytes small_file() {
         put<uint64_t>(&f, 2);
         put<uint16_t>(&f, 0x0100);
     }
+    // Adjacent experts, in the number of layers of the shape that a file with so few keys is compared with.
+    key("deepseek4.expert_layout", DS4_KV_STRING);
+    put_text(&f, "adjacent");
+    key("deepseek4.expert_layout.standard_alignment", DS4_KV_U32);
+    put<uint32_t>(&f, 32);
+    const auto numbers = [&](const char *name, uint64_t n, uint32_t first, uint32_t step) {
+        key(name, DS4_KV_ARRAY);
+        put<uint32_t>(&f, DS4_KV_U32);
+        put(&f, n);
+        for (uint32_t i = 0; i < n; ++i) put(&f, first + i * step);
+    };
+    numbers("deepseek4.expert_layout.gate_type", 43, DS4_TYPE_IQ2_XXS, 0);
+    numbers("deepseek4.expert_layout.up_type", 43, DS4_TYPE_IQ2_XXS, 0);
+    numbers("deepseek4.expert_layout.down_type", 43, DS4_TYPE_Q2_K, 0);
+    numbers("deepseek4.expert_layout.standard_order", 129, 0, 1);
     uint64_t offset = 0;
     const auto tensor = [&](const char *name, std::vector<uint64_t> ne, uint32_t type, uint64_t bytes) {
         put_text(&f, name);
@@ -101,6 +116,7 @@ Bytes small_file() {
     tensor("token_embd.weight", {32, 3}, DS4_TYPE_Q8_0, 102);
     tensor("blk.0.ffn_gate_exps.weight", {256, 1, 2}, DS4_TYPE_IQ2_XXS, 132);
     tensor("blk.0.ffn_gate_tid2eid.weight", {2, 3}, DS4_TYPE_I32, 24);
+    tensor("blk.1.ffn_exps.weight", {64, 2}, 24, 128);
     f.resize((f.size() + 63) / 64 * 64);
     f.resize(f.size() + offset, 1);
     return f;

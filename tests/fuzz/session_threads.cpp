@@ -32,14 +32,23 @@ ds4_session *make_session(ds4_model *model, uint32_t n_threads) {
     return session;
 }
 
-// The last logits of a prompt in a session of its own.
-std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uint32_t n_threads, size_t n_vocab) {
+// The last logits of a prompt in a session of its own, and the importance statistics of its first layer in float32.
+std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uint32_t n_threads) {
     auto err = std::make_unique<ds4_error>();
+    auto shape = std::make_unique<ds4_shape>();
+    ds4_model_get_shape(model, shape.get());
     ds4_session *session = make_session(model, n_threads);
+    need(ds4_session_importance_start(session, err.get()), *err, "importance start");
     need(ds4_session_sync(session, tokens.data(), tokens.size(), nullptr, err.get()), *err, "sync");
     const float *logits = nullptr;
     need(ds4_session_logits(session, &logits, err.get()), *err, "logits");
-    std::vector<float> copy(logits, logits + n_vocab);
+    std::vector<float> copy(logits, logits + shape->n_vocab);
+    std::vector<double> sum_in(size_t{shape->n_expert} * shape->n_embd), sum_mid(size_t{shape->n_expert} * shape->n_ff);
+    std::vector<uint64_t> counts(shape->n_expert);
+    need(ds4_session_importance(session, 0, sum_in.data(), sum_mid.data(), counts.data(), err.get()), *err, "importance");
+    for (double sum : sum_in) copy.push_back(static_cast<float>(sum));
+    for (double sum : sum_mid) copy.push_back(static_cast<float>(sum));
+    for (uint64_t count : counts) copy.push_back(static_cast<float>(count));
     ds4_session_free(session);
     return copy;
 }
@@ -61,12 +70,12 @@ int main(int argc, char **argv) {
 
     std::vector<int32_t> tokens(40);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 37 + 11) % shape->n_vocab);
-    const std::vector<float> alone = run(model, tokens, 1, shape->n_vocab);
+    const std::vector<float> alone = run(model, tokens, 1);
 
     std::vector<std::vector<float>> results(3);
     std::vector<std::thread> threads;
     for (size_t i = 0; i < results.size(); ++i)
-        threads.emplace_back([&, i] { results[i] = run(model, tokens, static_cast<uint32_t>(i + 1), shape->n_vocab); });
+        threads.emplace_back([&, i] { results[i] = run(model, tokens, static_cast<uint32_t>(i + 1)); });
 
     // Two callers in one session: each call ends with OK, BUSY or CANCELLED, and the session survives.
     ds4_session *shared = make_session(model, 2);
@@ -96,8 +105,8 @@ int main(int argc, char **argv) {
     ds4_model_close(model);
 
     for (const std::vector<float> &result : results)
-        if (std::memcmp(result.data(), alone.data(), alone.size() * sizeof(float)) != 0) {
-            fprintf(stderr, "a session beside others gives other logits than one alone\n");
+        if (std::memcmp(result.data(), alone.data(), result.size() * sizeof(float)) != 0) {
+            fprintf(stderr, "a session beside others gives other logits or statistics than one alone\n");
             return 1;
         }
     if (unexpected[0] || unexpected[1]) {

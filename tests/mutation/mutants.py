@@ -168,4 +168,13 @@ MUTANTS = (
     Mutant("MTP: head of the main model", "session/session.cpp", "s.graph->head(m.mtp->head, m.mtp->norm,",
            "s.graph->head(m.head, m.output_norm,"),
     Mutant("MTP: window not fed by prefill", GRAPH, "    window_rows(w, cache, n, pos0, m_.freqs_plain);\n", ""),
+    # importance statistics
+    Mutant("importance: one sum for all experts", CPU + "moe.cpp", "double *sum = sums + expert * width;", "double *sum = sums;"),
+    Mutant("importance: chunks counted instead of tokens", CPU + "moe.cpp", "counts[expert] += m;", "counts[expert] += m > 0;"),
+    Mutant("importance: squares in float32", CPU + "moe.cpp",
+           "static_cast<double>(row[c]) * static_cast<double>(row[c])", "static_cast<double>(row[c] * row[c])", expected=False),
+    Mutant("importance: drafts counted", "session/session.cpp",
+           "s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp);",
+           "s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp, s.importance ? "
+           "&s.importance->block(s.model->shape.n_layer) : nullptr);"),
 )

@@ -6,15 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from ds4.cli.options import OPTIONS
+from ds4.cli.program import program
 from support.markdown import check_runs, has_embedded_model, python_blocks
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CLI = ROOT / "docs" / "cli.md"
-
-# Options of commands other than chat, which are not in the table.
-OTHER_OPTIONS = {"--type", "--mtp-out", "--dry-run", "--help"}
 
 
 @pytest.mark.skipif(not has_embedded_model(), reason="this installation has no embedded model")
@@ -29,7 +26,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", [README, CLI], ids=lambda p: p.name)
 def test_options_in_the_text_exist(path: Path) -> None:
-    known = {d for declarations, _ in OPTIONS.values() for d in declarations} | OTHER_OPTIONS
+    known = {d for command in program.commands.values() for param in command.params for d in param.opts} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8")))
     assert named <= known, named - known
 

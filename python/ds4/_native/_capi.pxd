@@ -209,6 +209,10 @@ cdef extern from "ds4/ds4.h" nogil:
 
     void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud)
     void ds4_session_margins(const ds4_session *s, float *indexer, float *router)
+    ds4_status ds4_session_importance_start(ds4_session *s, ds4_error *err)
+    ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err)
+    ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in, double *sum_mid,
+                                      uint64_t *counts, ds4_error *err)
     uint64_t ds4_session_snapshot_bytes(const ds4_session *s)
     ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err)
     ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err)

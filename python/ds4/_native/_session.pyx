@@ -24,6 +24,9 @@ from ds4._native._capi cimport (
     ds4_session_eval,
     ds4_session_free,
     ds4_session_get_options,
+    ds4_session_importance,
+    ds4_session_importance_start,
+    ds4_session_importance_stop,
     ds4_session_logits,
     ds4_session_margins,
     ds4_session_mtp,
@@ -91,6 +94,9 @@ cdef class Session:
         check(status, &err)
         ds4_model_get_shape(model.model, &shape)
         self.n_vocab = shape.n_vocab
+        self.n_expert = shape.n_expert
+        self.n_embd = shape.n_embd
+        self.n_ff = shape.n_ff
         self.session = out
         self.pulse = Pulse()
         ds4_session_set_pulse(out, pulse_trampoline, <void *>self.pulse)
@@ -234,6 +240,38 @@ cdef class Session:
             ds4_session_set_tap(self.session, NULL, NULL)
         else:
             ds4_session_set_tap(self.session, _tap_trampoline, <void *>self)
+
+    def importance_start(self) -> None:
+        """Gather importance statistics from now on, beginning at zero."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_importance_start(self.session, &err)
+        self.leave(status, &err)
+
+    def importance_stop(self) -> None:
+        """Gather no more, and free the statistics."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_importance_stop(self.session, &err)
+        self.leave(status, &err)
+
+    def importance_into(self, uint32_t layer, double[::1] sum_in not None, double[::1] sum_mid not None,
+                        uint64_t[::1] counts not None) -> None:
+        """Copy the statistics of a layer: n_expert * n_embd sums, n_expert * n_ff sums, n_expert counts."""
+        cdef ds4_error err
+        cdef ds4_status status
+        if (sum_in.shape[0] != self.n_expert * self.n_embd or sum_mid.shape[0] != self.n_expert * self.n_ff
+                or counts.shape[0] != self.n_expert):
+            raise ValueError(f"room for {sum_in.shape[0]} and {sum_mid.shape[0]} sums and {counts.shape[0]} counts, "
+                             f"not {self.n_expert} times {self.n_embd}, {self.n_ff} and 1")
+        self.enter(None)
+        with nogil:
+            status = ds4_session_importance(self.session, layer, &sum_in[0], &sum_mid[0], &counts[0], &err)
+        self.leave(status, &err)
 
     def snapshot(self) -> bytes:
         """Return the session's state as one byte string."""

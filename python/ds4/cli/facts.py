@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ds4 import DS4Error, GGUFFile, GGUFTensor, Model, Tokenizer
+from ds4 import DS4Error, GGUFFile, Model, ModelFileError, Tokenizer
+from ds4.gguf import GGUFTensor
+from ds4.gguf_experts import WeightView, expert_layout, standard_tensors
 
 from .memory import available_memory
 
@@ -54,7 +56,7 @@ def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str
     with GGUFFile(path) as file:
         metadata = file.metadata
         architecture = str(metadata.get("general.architecture", "unknown"))
-        tensors = list(file.tensors.values())
+        tensors, layout = _tensors(file)
         facts: dict[str, Any] = {
             "file": str(path),
             "file_bytes": file.file_bytes,
@@ -63,7 +65,8 @@ def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str
             "architecture": architecture,
             "name": str(metadata.get("general.name", "")),
             "n_kv": len(metadata),
-            "n_tensors": len(tensors),
+            "n_tensors": len(file.tensors),
+            "expert_layout": layout,
             "n_parameters": sum(t.size for t in tensors),
             "groups": _groups(tensors, detailed=architecture == ARCHITECTURE),
             "recipe": _recipe(tensors),
@@ -98,7 +101,15 @@ def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str
     return facts
 
 
-def _groups(tensors: Iterable[GGUFTensor], *, detailed: bool) -> list[dict[str, Any]]:
+def _tensors(file: GGUFFile) -> tuple[list[GGUFTensor | WeightView], str]:
+    """Return the tensors as the standard layout has them, and the layout; with damaged records as they stand."""
+    try:
+        return list(standard_tensors(file).values()), expert_layout(file)
+    except ModelFileError:  # opening the model tells what is wrong
+        return list(file.tensors.values()), "damaged"
+
+
+def _groups(tensors: Iterable[GGUFTensor | WeightView], *, detailed: bool) -> list[dict[str, Any]]:
     """Sum tensors by group, the largest first; one group when the names mean nothing to ds4."""
     n_bytes: Counter[str] = Counter()
     types: dict[str, Counter[str]] = {}
@@ -112,13 +123,13 @@ def _groups(tensors: Iterable[GGUFTensor], *, detailed: bool) -> list[dict[str, 
     ]
 
 
-def _is_mtp_only(tensors: Iterable[GGUFTensor]) -> bool:
+def _is_mtp_only(tensors: Iterable[GGUFTensor | WeightView]) -> bool:
     names = [t.name for t in tensors]
     has_block = any(re.search(_GROUPS[0][1], name) for name in names)
     return has_block and "token_embd.weight" not in names
 
 
-def _recipe(tensors: Iterable[GGUFTensor]) -> dict[str, str]:
+def _recipe(tensors: Iterable[GGUFTensor | WeightView]) -> dict[str, str]:
     """Return the tensor types of the parts that recipes differ in."""
     found: dict[str, Counter[str]] = {}
     for tensor in tensors:

@@ -103,11 +103,15 @@ def head_facts(path: Path) -> dict[str, Any] | None:
     return facts | {"n_parameters": n_values, "needed_bytes": needed}
 
 
-def _tensors(cursor: _Cursor, n: int) -> tuple[int, int]:
-    """Read the tensor records; returns the number of values and the end of the data, relative to its start."""
+def _tensors(cursor: _Cursor, n: int) -> tuple[int | None, int]:
+    """Read the tensor records; returns the number of values and the end of the data, relative to its start.
+
+    The number is None for a file with adjacent experts, whose records are bytes here.
+    """
     n_values = end = 0
+    records = False
     for _ in range(n):
-        cursor.text()
+        records |= cursor.text().endswith(".ffn_exps.weight")
         n_dims = cursor.number("I")
         if not 1 <= n_dims <= 4:
             raise _CutShortError
@@ -115,4 +119,4 @@ def _tensors(cursor: _Cursor, n: int) -> tuple[int, int]:
         kind, offset = cursor.number("I"), cursor.number("Q")
         n_values += size
         end = max(end, offset + type_info(kind).n_bytes(size))
-    return n_values, end
+    return None if records else n_values, end

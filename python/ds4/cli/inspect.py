@@ -72,6 +72,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         out += _shape_lines(facts["shape"])
     if facts.get("recipe"):
         out.append("recipe         " + ", ".join(f"{k} {v}" for k, v in facts["recipe"].items()))
+    if facts.get("expert_layout", "standard") != "standard":
+        out.append(f"experts        {facts['expert_layout']} layout")
     out += _group_lines(facts.get("groups", []))
     if facts.get("tokenizer"):
         t = facts["tokenizer"]

@@ -1,4 +1,4 @@
-"""Making model files: from official checkpoints (FP8 and FP4 as released, or BF16, F16, F32), and from GGUF files.
+"""Making model files: from official checkpoints (FP8 and FP4 as released, or BF16, F16, F32), and from other files.
 
 plan = plan_quantization("flash-mxfp4.gguf", "flash-q2.gguf", recipe="q2", imatrix="flash.dat")
 with plan:
@@ -13,6 +13,7 @@ from .plan import FilePlan, Plan, PlanError, TensorPlan
 from .policy import Policy
 from .recipes import RECIPES
 from .safetensors import Checkpoint, CheckpointError
+from .splicing import SpliceError, SplicePlan, format_layers, parse_layers, plan_splice, splice
 from .writing import kept_files
 
 __all__ = [
@@ -25,12 +26,18 @@ __all__ = [
     "Plan",
     "PlanError",
     "Policy",
+    "SpliceError",
+    "SplicePlan",
     "TensorError",
     "TensorPlan",
     "compare",
     "convert",
+    "format_layers",
     "kept_files",
+    "parse_layers",
     "plan_conversion",
     "plan_quantization",
+    "plan_splice",
     "quantize",
+    "splice",
 ]

@@ -21,6 +21,9 @@ _GATING_SQRT_SOFTPLUS = 4
 """Number that llama.cpp gives to the router function sqrt(softplus(x)) in `expert_gating_func`."""
 
 _MAX_LAYERS = 128
+_MAX_EXPERTS = 4096
+"""What decides how many tensors are listed is bounded, well above what ds4 runs."""
+
 _MAX_COUNT = 1 << 31
 
 _FIXED: dict[str, Any] = {
@@ -85,10 +88,10 @@ class _Reader:
         self.config = config
         self.faults: list[str] = []
 
-    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def count(self, key: str, default: int | None = None, least: int = 1, most: int = _MAX_COUNT - 1) -> int:
         value = self.config.get(key, default)
-        if type(value) is not int or not least <= value < _MAX_COUNT:
-            self.faults.append(f"{key} is {self._found(value)}, expected a whole number of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            self.faults.append(f"{key} is {self._found(value)}, expected a whole number of {least} to {most}")
             return least
         return value
 
@@ -130,9 +133,7 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
     r = _Reader(config)
     for key, wanted in _FIXED.items():
         r.fixed(key, wanted)
-    n_layer = r.count("num_hidden_layers")
-    if n_layer > _MAX_LAYERS:
-        r.faults.append(f"num_hidden_layers is {n_layer}; ds4 runs at most {_MAX_LAYERS}")
+    n_layer = r.count("num_hidden_layers", most=_MAX_LAYERS)
     shape = Shape(
         n_layer=n_layer,
         n_embd=r.count("hidden_size"),
@@ -143,11 +144,11 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
         q_lora=r.count("q_lora_rank"),
         o_lora=r.count("o_lora_rank"),
         o_groups=r.count("o_groups"),
-        n_expert=r.count("n_routed_experts"),
+        n_expert=r.count("n_routed_experts", most=_MAX_EXPERTS),
         n_expert_used=r.count("num_experts_per_tok"),
         n_expert_shared=r.count("n_shared_experts"),
         n_ff=r.count("moe_intermediate_size"),
-        n_hash_layer=r.count("num_hash_layers", 0, least=0),
+        n_hash_layer=r.count("num_hash_layers", 0, least=0, most=_MAX_LAYERS),
         window=r.count("sliding_window"),
         n_index_head=r.count("index_n_heads"),
         index_dim=r.count("index_head_dim"),
@@ -168,6 +169,8 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
     )
     if shape.n_head * shape.head_dim % shape.o_groups:
         r.faults.append(f"o_groups {shape.o_groups} does not divide {shape.n_head} heads of {shape.head_dim}")
+    if shape.n_hash_layer > n_layer:
+        r.faults.append(f"num_hash_layers {shape.n_hash_layer} is more than num_hidden_layers {n_layer}")
     if shape.n_expert_used > shape.n_expert:
         r.faults.append(f"num_experts_per_tok {shape.n_expert_used} is more than n_routed_experts {shape.n_expert}")
     if r.faults:

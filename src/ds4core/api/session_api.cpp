@@ -126,6 +126,24 @@ void ds4_session_margins(const ds4_session *s, float *indexer, float *router) {
     if (s && router) *router = s->margins.router;
 }
 
+ds4_status ds4_session_importance_start(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_importance_start", err, [&] { return ds4::start_importance(*s, err); });
+}
+ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_importance_stop", err, [&] {
+        ds4::stop_importance(*s);
+        return DS4_OK;
+    });
+}
+ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in, double *sum_mid, uint64_t *counts,
+                                  ds4_error *err) {
+    return enter(s, "ds4_session_importance", err, [&] {
+        if (!sum_in || !sum_mid || !counts)
+            return fail(err, DS4_E_ARGUMENT, "ds4_session_importance: a place to write to is NULL");
+        return ds4::read_importance(*s, layer, sum_in, sum_mid, counts, err);
+    });
+}
+
 uint64_t ds4_session_snapshot_bytes(const ds4_session *s) { return s ? ds4::snapshot_bytes(*s) : 0; }
 ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err) {
     return enter(s, "ds4_session_snapshot", err, [&] { return ds4::write_snapshot(*s, buf, cap, n_bytes, err); });

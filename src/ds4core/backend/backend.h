@@ -59,7 +59,7 @@ struct ds4_backend_ops {
     void (*add_rows)(ds4_queue *, const ds4_args_add_rows *);
 };
 
-#define DS4_BACKEND_ABI 1
+#define DS4_BACKEND_ABI 2
 
 namespace ds4 {
 

@@ -128,12 +128,20 @@ typedef struct ds4_args_router {
     float scale;
 } ds4_args_router;
 
+/* Statistics of the experts of a layer, or absent refs. For every token and every expert chosen for it the squares of
+ * the expert's input are added to sum_in float64 [n_expert][n_embd], those of the input of its down projection to
+ * sum_mid float64 [n_expert][n_ff], and 1 to counts uint64 [n_expert]. An element is summed in token order. */
+typedef struct ds4_importance {
+    ds4_ref sum_in, sum_mid, counts;
+} ds4_importance;
+
 /* y[t] = sum over the k chosen experts of down(weight * silu(min(gate x, clamp)) * clamp(up x, +-clamp)). */
 typedef struct ds4_args_experts {
     ds4_weight gate, up, down;
     ds4_ref x, ids, weights, y;
     uint32_t n, k, quantized;
     float clamp;
+    ds4_importance importance; /* added to when present */
 } ds4_args_experts;
 
 /* a[i] = silu(min(a[i], clamp)) * clamp(b[i], +-clamp), count values. */

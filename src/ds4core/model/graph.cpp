@@ -116,14 +116,15 @@ void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint
 }
 
 // normed -> y
-void Graph::experts(const LayerWeights &w, uint32_t n) {
+void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *importance) {
     const ds4_shape &c = m_.shape;
     matmul(w.router, s_.normed, s_.scores, n);
     ds4_args_router r{s_.scores,      w.router_bias,     w.hash_table, s_.tokens,       s_.expert_ids,
                       s_.expert_weights, n,              c.n_expert,   c.n_expert_used, c.expert_scale};
     ops_.router(q_, &r);
     ds4_args_experts e{w.gate_exps, w.up_exps,       w.down_exps, s_.normed,      s_.expert_ids, s_.expert_weights,
-                       s_.y,        n,               c.n_expert_used, cfg_.quantized, c.swiglu_clamp};
+                       s_.y,        n,               c.n_expert_used, cfg_.quantized, c.swiglu_clamp,
+                       importance ? *importance : ds4_importance{}};
     ops_.experts(q_, &e);
     matmul(w.gate_shexp, s_.normed, s_.shared_gate, n);
     matmul(w.up_shexp, s_.normed, s_.shared_up, n);
@@ -132,14 +133,15 @@ void Graph::experts(const LayerWeights &w, uint32_t n) {
     matmul(w.down_shexp, s_.shared_gate, s_.y, n, 1, true);
 }
 
-void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0) {
+void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0,
+                  const ds4_importance *importance) {
     hc_pre(w.hc_attn, n);
     norm(s_.x, w.attn_norm, s_.normed, n, m_.shape.n_embd);
     attention(w, cache, n, pos0);
     hc_post(n);
     hc_pre(w.hc_ffn, n);
     norm(s_.x, w.ffn_norm, s_.normed, n, m_.shape.n_embd);
-    experts(w, n);
+    experts(w, n, importance);
     hc_post(n);
 }
 
@@ -149,7 +151,7 @@ bool Graph::forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache,
     ops_.embed(q_, &e);
     for (uint32_t i = 0; i < m_.shape.n_layer; i++) {
         if (!between(i)) return false;
-        layer(m_.layers[i], cache[i], n, pos0);
+        layer(m_.layers[i], cache[i], n, pos0, importance_ ? importance_ + i : nullptr);
     }
     return between(m_.shape.n_layer);
 }
@@ -183,6 +185,8 @@ void Graph::mtp_rows(uint32_t n, uint32_t pos0, LayerCache &cache) {
     window_rows(w, cache, n, pos0, m_.freqs_plain);
 }
 
-void Graph::mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache) { layer(m_.mtp->block, cache, n, pos0); }
+void Graph::mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache, const ds4_importance *importance) {
+    layer(m_.mtp->block, cache, n, pos0, importance);
+}
 
 }  // namespace ds4

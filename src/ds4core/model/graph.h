@@ -65,17 +65,20 @@ public:
     void mtp_input(ds4_ref streams_in, uint32_t n);
     // Only what later positions can see of the block: its window rows.
     void mtp_rows(uint32_t n, uint32_t pos0, LayerCache &cache);
-    // The whole block in place on scratch.streams.
-    void mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache);
+    // The whole block in place on scratch.streams. Its statistics are gathered only when asked for here.
+    void mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache, const ds4_importance *importance = nullptr);
+
+    // From now on forward() adds to the statistics of each layer, [n_layer]; NULL ends that.
+    void gather(const ds4_importance *layers) { importance_ = layers; }
 
 private:
-    void layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0);
+    void layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, const ds4_importance *importance);
     void attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0);
     void window_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs);
     void compress(const CompressorWeights &w, CompressorState &state, ds4_ref rows, uint32_t ratio, uint32_t dim,
                   uint32_t round, uint32_t n, uint32_t pos0);
     void choose_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs);
-    void experts(const LayerWeights &w, uint32_t n);
+    void experts(const LayerWeights &w, uint32_t n, const ds4_importance *importance);
 
     void norm(ds4_ref x, ds4_ref w, ds4_ref y, uint32_t rows, uint32_t dim);
     void matmul(const ds4_weight &w, ds4_ref x, ds4_ref y, uint32_t n, uint32_t groups = 1, bool accumulate = false);
@@ -88,6 +91,7 @@ private:
     GraphSettings cfg_;
     ds4_queue *q_;
     Scratch &s_;
+    const ds4_importance *importance_ = nullptr;
 };
 
 }  // namespace ds4

@@ -53,7 +53,10 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
     if (n > skip) {
         ops->upload(s.queue, s.scratch.tokens, tokens + skip, (n - skip) * 4);
         s.graph->mtp_input(ref(s.mtp_streams, skip * row), n - skip);
-        s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
+        if (s.importance)  // the rows are those of mtp_rows; the rest of the block runs for its experts' statistics
+            s.graph->mtp_block(n - skip, pos0 + skip - 1, s.cache.mtp, &s.importance->block(s.model->shape.n_layer));
+        else
+            s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
     }
     ds4_status st = ops->queue_wait(s.queue, err);
     if (st == DS4_OK) ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);

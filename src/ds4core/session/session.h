@@ -9,6 +9,7 @@
 #include "ds4/session.h"
 #include "kv/cache.h"
 #include "model/graph.h"
+#include "session/importance.h"
 
 namespace ds4 {
 // Who is inside a session. One atomic, so that a cancel meets the running call or nothing.
@@ -26,6 +27,7 @@ struct ds4_session {
     ds4::Scratch scratch;
     ds4::KvCache cache;
     std::unique_ptr<ds4::Graph> graph;
+    std::unique_ptr<ds4::Importance> importance;  // while statistics are gathered
     // with_mtp: streams of the last position (row 0) and of the running chunk (rows 1..), float32 [n_hc * n_embd].
     ds4_buffer *mtp_streams = nullptr;
 
@@ -49,6 +51,11 @@ ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t 
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);
 void reset_session(ds4_session &s);
+
+ds4_status start_importance(ds4_session &s, ds4_error *err);
+void stop_importance(ds4_session &s);
+ds4_status read_importance(ds4_session &s, uint32_t layer, double *sum_in, double *sum_mid, uint64_t *counts,
+                           ds4_error *err);
 
 uint64_t snapshot_bytes(const ds4_session &s);
 ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,28 @@ def test_all_faults_come_at_once(q2: Path, tmp_path: Path) -> None:
         ds4.Model.open(path)
     text = str(caught.value)
     assert all(part in text for part in (ORDER_KEY, "blk.1.ffn_exps.weight has shape", "down_type[3] is Q6_K"))
+
+
+def test_any_changed_byte_of_the_layout_keys_is_refused_or_harmless(q2: Path, tmp_path: Path) -> None:
+    """A file that still opens computes the same: the keys cannot be a little wrong."""
+    tokens = load_golden("flash").prompts[5].tokens
+    path = rewrite(q2, tmp_path / "a.gguf")
+    with GGUFFile(path) as file:
+        good = path.read_bytes()
+        keys = [key for key in file.metadata if key.startswith(LAYOUT_KEY)]
+        places = [(good.index(file.metadata.record(key)), len(file.metadata.record(key))) for key in keys]
+    expected = results(path, tokens)[0]
+    opened = 0
+    with open(path, "r+b", buffering=0) as f:
+        for start, length in places:
+            for at in range(start, start + length, 3):
+                for value in (good[at] ^ 1, good[at] ^ 0x80, 0xFF):
+                    os.pwrite(f.fileno(), bytes([value]), at)
+                    try:
+                        with ds4.Model.open(path) as model, model.session(**PLAIN) as session:
+                            np.testing.assert_array_equal(session.eval_logits(tokens), expected)
+                            opened += 1
+                    except (ds4.ModelFileError, ds4.UnsupportedModelError):
+                        pass
+                    os.pwrite(f.fileno(), bytes([good[at]]), at)
+    assert 0 < opened < 250, opened

@@ -92,6 +92,26 @@ struct Grouping {
     }
 };
 
+// Adds the squares of the rows of all pairs to the sums of their experts. A thread owns columns and pairs are in token
+// order, so the sums depend neither on the number of threads nor on the chunks.
+void add_squares(ds4_queue *q, const Grouping &groups, const float *rows, size_t width, double *sums) {
+    q->pool.run(width, 2 * width * groups.token.size(), [&](size_t b, size_t e, unsigned) {
+        groups.each([&](uint32_t expert, size_t s0, size_t m) {
+            double *sum = sums + expert * width;
+            for (const float *row = rows + s0 * width; m > 0; m--, row += width)
+                for (size_t c = b; c < e; c++) sum[c] += static_cast<double>(row[c]) * static_cast<double>(row[c]);
+        });
+    });
+}
+
+void add_importance(ds4_queue *q, const Grouping &groups, const float *inputs, size_t dim, const float *middle,
+                    size_t width, const ds4_importance &sums) {
+    add_squares(q, groups, inputs, dim, ptr<double>(sums.sum_in));
+    add_squares(q, groups, middle, width, ptr<double>(sums.sum_mid));
+    uint64_t *counts = ptr<uint64_t>(sums.counts);
+    groups.each([&](uint32_t expert, size_t, size_t m) { counts[expert] += m; });
+}
+
 }  // namespace
 
 void experts(ds4_queue *q, const ds4_args_experts *a) {
@@ -119,6 +139,7 @@ void experts(ds4_queue *q, const ds4_args_experts *a) {
         });
     });
 
+    if (a->importance.sum_in.buffer) add_importance(q, groups, gathered, dim, mid, width, a->importance);
     const ActivationRows middle(q, a->down.type, mid, pairs, width, width, a->quantized, q->packed);
     q->pool.run(dim, width * dim * (pairs + k), [&](size_t b, size_t e, unsigned thread) {
         float *tmp = q->scratch[thread].data(), *part = tmp + longest;

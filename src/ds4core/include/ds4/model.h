@@ -47,7 +47,8 @@ DS4_API int ds4_model_has_mtp(const ds4_model *m);
 /* Warnings of the load (extra tensors, ...), newline separated; empty when there are none. */
 DS4_API const char *ds4_model_warnings(const ds4_model *m);
 DS4_API const char *ds4_model_backend(const ds4_model *m);
-/* 16 bytes that identify the metadata, the directory and the first 64 bytes of every tensor. */
+/* 16 bytes that identify the metadata, the directory and the first 64 bytes of every tensor; the same for both
+ * layouts of experts. */
 DS4_API void ds4_model_fingerprint(const ds4_model *m, uint8_t out[16]);
 
 /* The difference between a file and the shapes ds4 runs, without opening a model: `report` receives text

@@ -71,6 +71,23 @@ DS4_API void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud);
 /* Selection margins of the last call: the smallest score gap at a top-k boundary (infinity when none was cut). */
 DS4_API void ds4_session_margins(const ds4_session *s, float *indexer, float *router);
 
+/* Importance statistics, for quantization. From _start on, every token that sync and eval compute adds, in each layer
+ * and for each expert chosen for it, the squares of the expert's input (the normalised layer input) and of the input of
+ * its down projection (the SwiGLU row times the routing weight). Logits do not change by a bit. Sums are float64 in
+ * token order: chunk and n_threads do not change them. Tokens that sync keeps, drafts of ds4_session_mtp and snapshots
+ * add nothing; a call that was stopped or failed has counted its last chunk in the layers that it reached.
+ * _start begins at zero, also when statistics are gathered already; _stop frees them (without any it does nothing).
+ * They take n_layer * n_expert * (n_embd + n_ff + 1) * 8 bytes; with_mtp counts as one more layer.
+ * DS4_E_MEMORY  the session is as before, without statistics. */
+DS4_API ds4_status ds4_session_importance_start(ds4_session *s, ds4_error *err);
+DS4_API ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err);
+
+/* Read the statistics of a layer; n_layer is the MTP block of a session with_mtp. Room for sum_in [n_expert][n_embd],
+ * sum_mid [n_expert][n_ff] and counts [n_expert], tokens of each expert.
+ * DS4_E_STATE  none are gathered; DS4_E_ARGUMENT  no such layer. */
+DS4_API ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in, double *sum_mid,
+                                          uint64_t *counts, ds4_error *err);
+
 /* A snapshot is a self-contained byte string: restoring it gives bit-identical results. It is bound to the model's
  * fingerprint and to qat, rows_f16, with_mtp and activations, and checked by length and checksum (DS4_E_SNAPSHOT). */
 DS4_API uint64_t ds4_session_snapshot_bytes(const ds4_session *s);
