@@ -289,9 +289,10 @@ def use_compiled_sinkhorn():
 
 # ------------------------------------------------------------------------------------------------- modules
 class Shape:
-    """What depends on (B, T) only: rotations, masks, group starts."""
+    """What depends on (B, T) only: rotations, masks, group starts.  With `narrow` a token sees that many
+    tokens instead of the whole window, besides the compressed rows."""
 
-    def __init__(self, c, b, t):
+    def __init__(self, c, b, t, narrow=None):
         self.b, self.t = b, t
         pos = torch.arange(t).float()
         self.rot, self.rot4, self.rot128 = {}, None, None
@@ -311,7 +312,7 @@ class Shape:
         self.masks = {}
         for r in (0, 4, 128):
             d = p[:, None] - p[None, :]
-            m = (d >= 0) & (d < w)
+            m = (d >= 0) & (d < (narrow or w))
             rows = (p[:, None] + 1) // r > torch.arange(t // r)[None, :] if r and t // r else None
             if nb == 1:
                 full = m if rows is None else torch.cat((m, rows), 1)
@@ -570,11 +571,13 @@ class Model(nn.Module):
         self.e_proj = nn.Parameter(torch.randn(e, e) * 0.7 / e**0.5)
         self.h_proj = nn.Parameter(torch.randn(e, e) * 0.7 / e**0.5)
         self.shapes = {}
+        self.narrow = None  # see Shape; a training aid
 
     def shape(self, b, t):
-        if (b, t) not in self.shapes:
-            self.shapes[b, t] = Shape(self.c, b, t)
-        return self.shapes[b, t]
+        key = (b, t, self.narrow)
+        if key not in self.shapes:
+            self.shapes[key] = Shape(self.c, *key)
+        return self.shapes[key]
 
     def streams(self, tokens):
         """tokens [B,T] -> streams [B*T,4,E] before the head."""

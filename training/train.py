@@ -103,6 +103,18 @@ def padded(weight, size=256):
 DISTANCES = ((130, 300), (300, 512), (512, 1000), (1000, 1500))
 
 
+NARROW, NARROW_LENGTHS, NARROW_SHARE = 24, (128, 512), 0.6
+
+
+def narrowed(seed, step, rank, t):
+    """The window of a micro batch, None for the usual one.  More than half of the batches of medium length
+    see only a few tokens directly, so that the compressed rows are needed, and learned, with short and cheap
+    sequences."""
+    low, high = NARROW_LENGTHS
+    use = low <= t <= high and random.Random(f"narrow-{seed}-{step}-{rank}").random() < NARROW_SHARE
+    return NARROW if use else None
+
+
 def finished(item):
     """A held-out item with the answer that training would have shown."""
     target = dict(item["target"])
@@ -290,7 +302,9 @@ def work(rank, a, shared, barrier, queue):
         scalars[rank, 3] = float(time.time() - t_saved > 60 * a.minutes) if rank == 0 else 0.0
         todo = [next(data) for _ in range(RANKS)]
         x, w = todo[rank]
+        model.narrow = narrowed(a.seed, step, rank, x.shape[1])
         loss, _, _, weight, _ = loss_of(model, x, w)
+        model.narrow = None
         # every micro batch counts alike, however few of its tokens do: long ones have short answers
         loss = (loss * weight).sum() / float((weight > 0).sum()) / RANKS
         loss.backward()

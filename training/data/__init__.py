@@ -31,7 +31,7 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.34,
+    "arithmetic": 0.40,
     "tools": 0.09,
     "chat": 0.10,
     "ds4": 0.07,
