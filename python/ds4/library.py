@@ -18,7 +18,7 @@ def cpu_isa() -> str:
 
 
 def set_cpu_isa(name: str) -> None:
-    """Use at most a given CPU kernel variant in sessions made from now on.
+    """Use at most a given CPU kernel variant in sessions made, and in values encoded, from now on.
 
     Parameters
     ----------

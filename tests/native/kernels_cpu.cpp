@@ -32,7 +32,7 @@ template <float (*F)(float)> Floats each_value(const Floats &x) {
 
 // A variant by name, only if the machine can run it.
 const Kernels *variant(const std::string &name) {
-    const int best = ds4::cpu::best_level(ds4::cpu::detect_features());
+    const int best = ds4::best_level(ds4::detect_features());
     const Kernels *all[] = {ds4::cpu::kernels_base(), ds4::cpu::kernels_avx2(), ds4::cpu::kernels_avx512()};
     for (int level = 0; level <= best; ++level)
         if (all[level] && name == all[level]->name) return all[level];
@@ -72,8 +72,8 @@ void add_cpu(py::module_ &m) {
     m.def("round_e2m1", &each_value<ds4::cpu::round_e2m1>);
     m.def("power_of_two_at_least", &each_value<ds4::cpu::power_of_two_at_least>);
     m.def("best_level", [](bool avx2, bool fma, bool f16c, bool f, bool bw, bool vl, bool dq, uint64_t xcr0) {
-        ds4::cpu::CpuFeatures c{avx2, fma, f16c, f, bw, vl, dq, xcr0};
-        return ds4::cpu::best_level(c);
+        ds4::CpuFeatures c{avx2, fma, f16c, f, bw, vl, dq, xcr0};
+        return static_cast<int>(ds4::best_level(c));
     });
     m.def("can_run", [](const std::string &isa) { return variant(isa) != nullptr; });
     m.def("decode", &decode);

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "api/guard.h"
-#include "backend/cpu/isa.h"
+#include "base/isa.h"
 #include "kv/cache.h"
 #include "model/graph.h"
 #include "model/model.h"
@@ -11,9 +11,9 @@
 using ds4::fail;
 using ds4::guarded;
 
-const char *ds4_cpu_isa(void) { return ds4::cpu::active_kernels()->name; }
+const char *ds4_cpu_isa(void) { return ds4::isa_name(ds4::active_isa()); }
 
-ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err) { return ds4::cpu::limit_isa(name, err); }
+ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err) { return ds4::limit_isa(name, err); }
 
 void ds4_model_options_init(ds4_model_options *o) {
     if (o) *o = {sizeof(ds4_model_options), "auto", nullptr};

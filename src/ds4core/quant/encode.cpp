@@ -7,6 +7,7 @@
 
 #include "ds4/gguf.h"
 #include "quant/formats.h"
+#include "quant/search.h"
 
 namespace ds4 {
 namespace {
@@ -15,8 +16,12 @@ constexpr uint64_t kValues = 256;  // of a block with weights
 constexpr float kLargestF16 = 65504.0f, kLargestWeight = 0x1p64f;
 
 template <class Encode>
-void each_block(Encode encode, uint64_t bytes, const float *src, const float *weights, uint8_t *dst, uint64_t n) {
-    for (uint64_t b = 0; b < n; b += kValues, dst += bytes) encode(src + b, weights ? weights + b : nullptr, dst);
+void each_batch(Encode encode, uint64_t bytes, const float *src, const float *weights, uint8_t *dst, uint64_t n) {
+    const quant::Searches &searches = quant::active_searches();
+    for (uint64_t begin = 0; begin < n; begin += quant::kBatch * kValues) {
+        const unsigned blocks = static_cast<unsigned>(std::min<uint64_t>((n - begin) / kValues, quant::kBatch));
+        encode(searches, src + begin, weights ? weights + begin : nullptr, dst + begin / kValues * bytes, blocks);
+    }
 }
 
 bool any_positive(const float *weights, uint64_t n) {
@@ -89,9 +94,9 @@ void encode_values(uint32_t type, const float *src, const float *weights, void *
         case DS4_TYPE_BF16: return quant::encode_bf16(src, out, n);
         case DS4_TYPE_Q8_0: return quant::encode_q8_0(src, out, n);
         case DS4_TYPE_MXFP4: return quant::encode_mxfp4(src, out, n);
-        case DS4_TYPE_Q2_K: return each_block(quant::encode_block_q2_k, 84, src, weights, out, n);
-        case DS4_TYPE_Q4_K: return each_block(quant::encode_block_q4_k, 144, src, weights, out, n);
-        case DS4_TYPE_IQ2_XXS: return each_block(quant::encode_block_iq2_xxs, 66, src, weights, out, n);
+        case DS4_TYPE_Q2_K: return each_batch(quant::encode_batch_q2_k, 84, src, weights, out, n);
+        case DS4_TYPE_Q4_K: return each_batch(quant::encode_batch_q4_k, 144, src, weights, out, n);
+        case DS4_TYPE_IQ2_XXS: return each_batch(quant::encode_batch_iq2_xxs, 66, src, weights, out, n);
         default: return;
     }
 }

@@ -31,10 +31,15 @@ void encode_values(uint32_t type, const float *src, const float *weights, void *
 
 namespace quant {
 
-// One block of 256 values. Weights may be NULL but for IQ2_XXS.
-void encode_block_q2_k(const float *x, const float *weights, uint8_t *dst);
-void encode_block_q4_k(const float *x, const float *weights, uint8_t *dst);
-void encode_block_iq2_xxs(const float *x, const float *weights, uint8_t *dst);
+struct Searches;
+
+constexpr unsigned kBatch = 8;
+
+// Up to kBatch blocks of 256 values. Weights may be NULL but for IQ2_XXS.
+void encode_batch_q2_k(const Searches &searches, const float *x, const float *weights, uint8_t *dst, unsigned blocks);
+void encode_batch_q4_k(const Searches &searches, const float *x, const float *weights, uint8_t *dst, unsigned blocks);
+void encode_batch_iq2_xxs(const Searches &searches, const float *x, const float *weights, uint8_t *dst,
+                          unsigned blocks);
 
 }  // namespace quant
 }  // namespace ds4

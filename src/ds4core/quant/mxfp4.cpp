@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "quant/formats.h"
+#include "quant/search.h"
 
 namespace ds4::quant {
 namespace {
@@ -32,22 +33,16 @@ void decode_mxfp4(const uint8_t *src, float *dst, uint64_t n) {
 // The scale is the least power of two with which no value is above 6, the largest FP4 value. Halfway between two FP4
 // values the one with the even code is taken. Zeros have no sign: the decoder gives them none.
 void encode_mxfp4(const float *src, uint8_t *dst, uint64_t n) {
+    const Searches &searches = active_searches();
     for (uint64_t b = 0; b < n / kValues; ++b, src += kValues, dst += kBytes) {
-        float peak = 0;
-        for (uint64_t i = 0; i < kValues; ++i) peak = std::fabs(src[i]) > peak ? std::fabs(src[i]) : peak;
+        const float peak = searches.peak(src);
         int exponent = -127;
         if (peak > 0) {
             const float part = std::frexp(peak, &exponent);  // peak = part * 2^exponent, and 6 = 0.75 * 2^3
             exponent = std::max(part > 0.75f ? exponent - 2 : exponent - 3, -127);
         }
-        const float inverse = std::ldexp(1.0f, -exponent);
         uint8_t code[kValues];
-        for (uint64_t i = 0; i < kValues; ++i) {
-            const float y = std::fabs(src[i]) * inverse;
-            const int magnitude =
-                (y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) + (y >= 3.5f) + (y > 5.0f);
-            code[i] = static_cast<uint8_t>(magnitude | (src[i] < 0 && magnitude ? 8 : 0));
-        }
+        searches.fp4_codes(src, std::ldexp(1.0f, -exponent), code);
         dst[0] = static_cast<uint8_t>(exponent + 127);
         for (uint64_t j = 0; j < 16; ++j) dst[1 + j] = static_cast<uint8_t>(code[j] | code[j + 16] << 4);
     }

@@ -1,15 +1,14 @@
 // Encoder of Q4_K; the layout is described in q4_k.cpp.
 #include "quant/encode.h"
 #include "quant/formats.h"
-#include "quant/k_block.h"
+#include "quant/k_batch.h"
 
 namespace ds4::quant {
 namespace {
 
-constexpr unsigned kSize = 32;
 constexpr float kTop = 15, kTopScale = 63;
-constexpr Search kPlain{-1.0f, 0.1f, 20, false};
-constexpr Search kWeighted{-0.9f, 0.05f, 36, false};
+constexpr Search kPlain{-1.0f, 0.1f, kTop, 20, false};
+constexpr Search kWeighted{-0.9f, 0.05f, kTop, 36, false};
 
 // Eight scales and eight minimums of six bits in 12 bytes.
 void pack_scales(const uint8_t *scale, const uint8_t *min, uint8_t *k) {
@@ -22,30 +21,29 @@ void pack_scales(const uint8_t *scale, const uint8_t *min, uint8_t *k) {
 
 }  // namespace
 
-void encode_block_q4_k(const float *x, const float *weights, uint8_t *dst) {
-    KBlock<kSize> block;
+void encode_batch_q4_k(const Searches &searches, const float *x, const float *weights, uint8_t *dst, unsigned blocks) {
+    KBatch<32> batch{searches, x, blocks, {}, {}, {}, {}, {}, {}, {}, {}};
     if (weights) {
-        const float variance = 2.0f * sum_of_squares(x, 256) / 256.0f;
-        block.fit(x, kTop, kWeighted, [&](unsigned j, float *w) {
-            scaled_weights(x + kSize * j, weights + kSize * j, kSize, variance, w);
-        });
-        block.round_weighted(kTopScale);
+        float variance[kBatch] = {};
+        block_squares(x, blocks, variance);
+        for (float &v : variance) v = 2.0f * v / 256.0f;
+        batch.fit(kWeighted, Weighting::kImportance, weights, variance);
+        batch.round_weighted(kTopScale);
     } else {
-        block.fit(x, kTop, kPlain, [&](unsigned j, float *w) {
-            const float rms = std::sqrt(sum_of_squares(x + kSize * j, kSize) / 32.0f);
-            for (unsigned i = 0; i < kSize; ++i) w[i] = rms + std::fabs(x[kSize * j + i]);
-        });
-        block.round_plainly(kTopScale);
+        batch.fit(kPlain, Weighting::kRmsMagnitude, nullptr, nullptr);
+        batch.round_plainly(kTopScale);
     }
-    block.final_codes(x, kTop);
+    batch.final_codes(kTop);
 
-    store_u16(dst, block.d);
-    store_u16(dst + 2, block.dmin);
-    pack_scales(block.scale_code, block.min_code, dst + 4);
-    for (unsigned pair = 0; pair < 4; ++pair) {
-        const uint8_t *code = block.code + 64 * pair;
-        for (unsigned l = 0; l < 32; ++l)
-            dst[16 + 32 * pair + l] = static_cast<uint8_t>(code[l] | code[l + 32] << 4);
+    for (unsigned b = 0; b < blocks; ++b, dst += 144) {
+        store_u16(dst, batch.d[b]);
+        store_u16(dst + 2, batch.dmin[b]);
+        pack_scales(batch.scale_code + 8 * b, batch.min_code + 8 * b, dst + 4);
+        for (unsigned pair = 0; pair < 4; ++pair) {
+            const uint8_t *code = batch.code + 256 * b + 64 * pair;
+            for (unsigned l = 0; l < 32; ++l)
+                dst[16 + 32 * pair + l] = static_cast<uint8_t>(code[l] | code[l + 32] << 4);
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 // Q8_0: 32 values in 34 bytes. f16 d; i8 q[32]; x = d * q.
-#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "quant/formats.h"
+#include "quant/search.h"
 
 namespace ds4::quant {
 namespace {
@@ -19,23 +20,19 @@ void decode_q8_0(const uint8_t *src, float *dst, uint64_t n) {
 // Weights round half away from zero, with the scale 1/d taken before d becomes f16. A block that holds a NaN or an
 // infinity decodes to NaN throughout.
 void encode_q8_0(const float *src, uint8_t *dst, uint64_t n) {
+    const Searches &searches = active_searches();
     for (uint64_t b = 0; b < n / kValues; ++b, src += kValues, dst += kBytes) {
-        float peak = 0;
-        bool finite = true;
-        for (uint64_t i = 0; i < kValues; ++i) {
-            const float magnitude = std::fabs(src[i]);
-            finite = finite && magnitude <= std::numeric_limits<float>::max();
-            if (magnitude > peak) peak = magnitude;
-        }
+        const float peak = searches.peak(src);
+        const bool finite = peak <= std::numeric_limits<float>::max();
         const float d = finite ? peak / 127.0f : std::numeric_limits<float>::quiet_NaN();
         const float inverse = 1.0f / d;
         // 1/d overflows only where d itself is below the smallest f16 and so is stored as zero.
         const bool usable = finite && d != 0 && inverse <= std::numeric_limits<float>::max();
         store_u16(dst, f32_to_f16(d));
-        for (uint64_t i = 0; i < kValues; ++i) {
-            const int8_t q = usable ? static_cast<int8_t>(std::round(src[i] * inverse)) : int8_t{0};
-            dst[2 + i] = static_cast<uint8_t>(q);
-        }
+        if (usable)
+            searches.q8_codes(src, inverse, dst + 2);
+        else
+            std::memset(dst + 2, 0, kValues);
     }
 }
 

@@ -54,7 +54,7 @@ DS4_API const char *ds4_version(void);
 /* The CPU kernel variant in use: "base", "avx2" or "avx512". */
 DS4_API const char *ds4_cpu_isa(void);
 /* Use at most this variant from now on ("auto" undoes it). DS4_E_ARGUMENT for an unknown name, DS4_E_UNAVAILABLE
- * when the machine lacks it. Affects sessions created later. */
+ * when the machine lacks it. Affects sessions created later, and encoding from now on. */
 DS4_API ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err);
 
 #ifdef __cplusplus
