@@ -71,7 +71,7 @@ def test_released_checkpoint_in_other_types(released_flash: Path, tmp_path: Path
     if recipe == "q8_0":
         step = np.abs(wanted).reshape(-1, 32).max(axis=1) / 127
         error = np.abs(found - wanted).reshape(-1, 32).max(axis=1)
-        assert (error <= 0.502 * step).all()
+        assert (error <= 0.563 * step).all()
     else:
         np.testing.assert_array_equal(found, wanted)
 

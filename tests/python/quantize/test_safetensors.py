@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,26 @@ def test_a_name_in_two_shards(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "one", "b": "two"}}))
     with pytest.raises(CheckpointError, match="'a' is in"):
         Checkpoint(tmp_path)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """Half a gigabyte is read in pieces of four megabytes; the process keeps none of it."""
+    path = tmp_path / "model.safetensors"
+    header = {"a": {"dtype": "F32", "shape": [131072, 1024], "data_offsets": [0, 1 << 29]}}
+    _file(path, header, data=b"")
+    with open(path, "r+b") as f:
+        f.truncate(path.stat().st_size + (1 << 29))
+    script = (
+        "import resource, sys\n"
+        "from ds4.quantize import Checkpoint\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "with Checkpoint(sys.argv[1]) as checkpoint:\n"
+        "    entry = checkpoint.tensors['a']\n"
+        "    before = peak()\n"
+        "    for first in range(0, entry.n_rows, 1024):\n"
+        "        assert entry.rows(first, 1024).shape == (1024, 1024)\n"
+        "    print(peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 50_000, "KiB more than before"
