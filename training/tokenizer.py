@@ -130,10 +130,11 @@ class Encoder:
             w.append(inside or other)
             if t == self.eos:
                 inside = 0.0
-        for s in item.get("stress", ()):
-            for m in re.finditer(re.escape(s), text):
-                for i, (_, end) in enumerate(encoding.offsets):
-                    if w[i] and m.start() < end <= m.end():
+        if item.get("stress"):
+            at = {end: i for i, (_, end) in enumerate(encoding.offsets) if w[i]}
+            for s in item["stress"]:
+                for m in re.finditer(re.escape(s), text):
+                    for i in filter(None, map(at.get, range(m.start() + 1, m.end() + 1))):
                         w[i] = STRESS
         return ids, w
 
