@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from ds4 import GGUFFile, Model, Session, Tokenizer, log_softmax
+from ds4 import GGUFFile, Model, Session, Tokenizer
+from ds4.score import score_tokens
+from ds4.score.runs import perplexity as perplexity_of
 
 from .oneshot import prompt_text, prompt_tokens
 from .opening import make_session, opened_model, read_text, tokenizer_file
 from .output import OutputFile
 from .settings import Settings
-from .terminal import ProgressLine, note
+from .terminal import ProgressLine, note, shown_progress
 
 _DEFAULT_TOP_K = 20
 _PERPLEXITY_PREFIX = 32
-_EVAL_TOKENS = 64  # logits of this many positions are held at once
 
 
 def dump_tokens(settings: Settings) -> int:
@@ -67,7 +68,7 @@ def _write_logits(settings: Settings, text: str, out: OutputFile) -> tuple[int, 
             logits = session.logits()
         best = int(np.nanargmax(np.where(np.isfinite(logits), logits, -np.inf)))
         head = {
-            **_source(model, settings),
+            **source_of(model, settings),
             "prompt_tokens": len(ids),
             "ctx": settings.ctx,
             "vocab": int(logits.size),
@@ -96,7 +97,7 @@ def _write_logprobs(settings: Settings, text: str, out: OutputFile) -> int:
         with make_session(model, settings, settings.ctx) as session:
             _prefill(session, ids)
             steps = _greedy_steps(session, model.tokenizer, top_k, min(settings.tokens, settings.ctx - len(ids)))
-        head = {**_source(model, settings), "prompt_tokens": len(ids), "ctx": settings.ctx, "top_k": top_k}
+        head = {**source_of(model, settings), "prompt_tokens": len(ids), "ctx": settings.ctx, "top_k": top_k}
     lines = ",\n  ".join(json.dumps(step, ensure_ascii=False, allow_nan=False) for step in steps)
     out.write(_open_object(head) + f',\n "steps": [\n  {lines}\n ]\n}}\n')
     return len(steps)
@@ -141,30 +142,18 @@ def perplexity(settings: Settings) -> int:
                 f"{settings.perplexity_file}: {len(ids)} tokens of the text, but the context has room for "
                 f"{settings.ctx}; use -c {len(ids)} or more, or -n to score fewer"
             )
-        with make_session(model, settings, settings.ctx) as session:
-            nll = _score(session, ids)
+        with (
+            make_session(model, settings, settings.ctx) as session,
+            shown_progress("perplexity", "tokens") as progress,
+        ):
+            nll = score_tokens(session, ids, _PERPLEXITY_PREFIX, progress=progress)
     average = nll / n_scored
-    result = {"tokens": len(ids), "scored": n_scored, "nll": nll, "avg_nll": average, "ppl": math.exp(average)}
+    result = {"tokens": len(ids), "scored": n_scored, "nll": nll, "avg_nll": average, "ppl": perplexity_of(average)}
     if settings.as_json:
         print(json.dumps(result))
     else:
         print(" ".join(f"{k}={v:.9g}" if isinstance(v, float) else f"{k}={v}" for k, v in result.items()))
     return 0
-
-
-def _score(session: Session, ids: list[int]) -> float:
-    """Return the summed negative log-likelihood of all tokens after the prefix."""
-    line = ProgressLine("perplexity", "tokens")
-    nll = 0.0
-    # The logits of token i score token i + 1; of the prefix only the last row counts.
-    session.sync(ids[: _PERPLEXITY_PREFIX - 1] or ids[:1])
-    for first in range(_PERPLEXITY_PREFIX - 1, len(ids) - 1, _EVAL_TOKENS):
-        last = min(first + _EVAL_TOKENS, len(ids) - 1)
-        logprobs = log_softmax(session.eval_logits(ids[first:last]))
-        nll -= float(logprobs[np.arange(last - first), ids[first + 1 : last + 1]].sum())
-        line(last, len(ids) - 1)
-    line.finish()
-    return nll
 
 
 def _prefill(session: Session, ids: list[int]) -> None:
@@ -175,8 +164,8 @@ def _prefill(session: Session, ids: list[int]) -> None:
         line.finish()
 
 
-def _source(model: Model, settings: Settings) -> dict[str, Any]:
-    """Return what made the numbers."""
+def source_of(model: Model, settings: Settings) -> dict[str, Any]:
+    """Return what made the numbers: the model, and the settings that change them."""
     return {
         "source": "ds4",
         "model": Path(model.path).name,

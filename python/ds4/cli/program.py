@@ -11,7 +11,7 @@ import click
 
 import ds4
 
-from . import chat, convert, inspect, quantize, splice, tokens
+from . import chat, convert, inspect, quantize, score, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -71,6 +71,7 @@ program.add_command(chat.command)
 program.add_command(convert.command)
 program.add_command(inspect.command)
 program.add_command(quantize.command)
+program.add_command(score.command)
 program.add_command(splice.command)
 program.add_command(tokens.command)
 

@@ -10,9 +10,11 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import TextIO
 
 from ds4 import UnsupportedModelError, WeightDataError
+from ds4.progress import Progress
 
 _SHOWN_DIFFERENCES = 20
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -175,6 +177,16 @@ class ProgressLine:
         if self._drawn:
             tell("\r\x1b[K")
             self._drawn = False
+
+
+@contextlib.contextmanager
+def shown_progress(what: str, unit: str) -> Iterator[Progress]:
+    """Give a function that shows the progress of a library call, whatever ends the call."""
+    line = ProgressLine(what, unit)
+    try:
+        yield lambda done, total, item: line(done, total)
+    finally:
+        line.finish()
 
 
 def _duration(seconds: float) -> str:
