@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 
 # What a kernel or file system says that does not copy between these two files.
-_UNABLE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.ETXTBSY}
+_UNABLE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSOCK, errno.EPERM, errno.ETXTBSY}
 _BUFFER = 1024 * 1024
 _SMALL = 64 * 1024  # one read and one write cost less than asking the kernel
 

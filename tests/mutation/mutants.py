@@ -177,4 +177,11 @@ MUTANTS = (
            "s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp);",
            "s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp, s.importance ? "
            "&s.importance->block(s.model->shape.n_layer) : nullptr);"),
+    # expert layout
+    Mutant("layout: parts of a record all at its start", "model/bind.cpp", "advance(at(*t), part.offset)", "at(*t)"),
+    Mutant("layout: fingerprint of the layout, not of the model", "model/bind.cpp", "const bool adjacent = !layout.records.empty();",
+           "const bool adjacent = layout.records.empty() && g.kvs.empty();"),
+    Mutant("layout: the check takes experts as contiguous", "model/check.cpp", "t.data + p.offset, r->bytes}", "t.data + p.offset, p.bytes()}"),
+    Mutant("layout: gate and up may differ", "model/expert_layout.cpp", "if (sound && r.part[0].type != r.part[1].type)",
+           "if (sound && r.n_expert)"),
 )

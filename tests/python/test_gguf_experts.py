@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ds4.errors import ModelFileError
-from ds4.gguf import GGUFFile
+from ds4.gguf import GGUFFile, type_info
 from ds4.gguf_experts import (
     ALIGNMENT_KEY,
     LAYOUT_KEY,
@@ -40,6 +40,25 @@ def test_a_record_is_laid_out_by_rule() -> None:
     assert record.offsets == (0, 128, 192)
     assert record.n_bytes == 4096
     assert expert_record([4096, 4096, 1]).n_bytes == 3 * 4096
+
+
+@pytest.mark.parametrize(
+    ("n_embd", "n_ff", "types", "n_bytes"),
+    [
+        (4096, 2048, ("IQ2_XXS", "IQ2_XXS", "Q2_K"), 7_077_888),
+        (4096, 2048, ("Q4_K", "Q4_K", "Q4_K"), 14_155_776),
+        (4096, 2048, ("MXFP4", "MXFP4", "MXFP4"), 13_369_344),
+        (7168, 3072, ("IQ2_XXS", "IQ2_XXS", "Q2_K"), 18_579_456),
+        (7168, 3072, ("Q4_K", "Q4_K", "Q4_K"), 37_158_912),
+    ],
+)
+def test_records_of_the_published_sizes_have_no_padding(
+    n_embd: int, n_ff: int, types: tuple[str, ...], n_bytes: int
+) -> None:
+    sizes = [type_info(kind).n_bytes(n_embd * n_ff) for kind in types]
+    record = expert_record(sizes)
+    assert record.n_bytes == sum(sizes) == n_bytes
+    assert record.offsets == (0, sizes[0], sizes[0] + sizes[1])
 
 
 def test_both_layouts_hold_the_same_tensors(standard: Path, adjacent: Path) -> None:

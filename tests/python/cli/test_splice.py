@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ds4.cli.splice import _write
+from ds4.quantize import plan_splice
 from support.gguf_write import ValueType, array
 from support.rewrite import changed, rewrite
 from support.tiny_gguf import RECIPES, write_tiny_gguf
@@ -135,3 +137,23 @@ def test_files_that_do_not_go_together(ds4: Any, base: Path, tmp_path: Path) -> 
     ):
         assert text in done.stderr, done.stderr
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_ctrl_c_says_what_is_kept(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.gguf"
+
+    def stop(line: object, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ds4.cli.splice.ProgressLine.__call__", stop)
+    with plan_splice(base, None, out, layout="adjacent") as plan, pytest.raises(KeyboardInterrupt):
+        _write(plan, False)
+    assert f"{out}.part keeps the tensors that are complete" in capsys.readouterr().err
+    assert not out.exists()
+    monkeypatch.undo()
+    with plan_splice(base, None, out, layout="adjacent") as plan:
+        _write(plan, False)
+    assert [p.name for p in tmp_path.iterdir()] == ["out.gguf"]
