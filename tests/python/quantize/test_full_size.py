@@ -25,20 +25,23 @@ def published_tokenizer() -> str:
 
 
 @pytest.mark.parametrize(
-    ("shape", "n_tensors", "n_values"), [("flash", 1328, 284_333_000_000), ("pro", None, 1_573_000_000_000)]
+    ("shape", "recipe", "n_tensors", "n_values", "n_bytes"),
+    [
+        ("flash", "mxfp4", 1328, 284.33e9, 155_971_125_312),
+        ("pro", "pro-q2", 1894, 1573e9, 464_621_969_216),
+    ],
 )
 def test_a_released_checkpoint_is_planned(
-    tmp_path: Path, published_tokenizer: str, shape: str, n_tensors: int | None, n_values: int
+    tmp_path: Path, published_tokenizer: str, shape: str, recipe: str, n_tensors: int, n_values: float, n_bytes: int
 ) -> None:
+    """Tensors, parameters and bytes are those of the published files."""
     write_released_checkpoint(tmp_path / "c", CONFIGS[shape], published_tokenizer, sparse=True)
-    plan = plan_conversion(tmp_path / "c", tmp_path / "out.gguf", recipe="q8_0", mtp_out=tmp_path / "mtp.gguf")
-    with plan.checkpoint:
+    with plan_conversion(tmp_path / "c", tmp_path / "out.gguf", recipe=recipe, mtp_out=tmp_path / "mtp.gguf") as plan:
         main, mtp = plan.files
-        assert plan.notes == ()
         check_runs(main.kvs, main.infos)
-        if n_tensors is not None:
-            assert len(main.infos) == n_tensors
         assert len(mtp.infos) == 32
+        assert len(main.infos) == n_tensors
+        assert main.payload_bytes == n_bytes
         values = sum(math.prod(info.ne) for info in main.infos if info.type != "I32")
         assert values == pytest.approx(n_values, rel=1e-3)
 

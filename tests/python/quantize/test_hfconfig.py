@@ -84,7 +84,7 @@ def test_every_number_reaches_the_engine(released: Path, tmp_path: Path) -> None
             except (CheckpointError, ValueError) as error:
                 assert not isinstance(error, UnicodeError)
                 continue
-            with plan.checkpoint:
+            with plan:
                 try:
                     plan.check()
                 except ds4.UnsupportedModelError:
@@ -92,3 +92,25 @@ def test_every_number_reaches_the_engine(released: Path, tmp_path: Path) -> None
             accepted.append(key)
     unused = {"architectures", "max_position_embeddings", "bos_token_id", "eos_token_id", "attention_dropout"}
     assert set(accepted) <= unused | {"initializer_range", "torch_dtype", "num_nextn_predict_layers"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": 10_000}, ("num_hidden_layers is '10000', expected a whole number of 1 to 128",)),
+        ({"num_hidden_layers": (1 << 31) - 1}, ("num_hidden_layers is '2147483647'",)),
+        ({"compress_ratios": [0, 0, 4, 128]}, ("compress_ratios has 4 entries for 5 layers",)),
+        ({"n_routed_experts": 1 << 30}, ("n_routed_experts is '1073741824', expected a whole number of 1 to 4096",)),
+        ({"num_hash_layers": 6}, ("num_hash_layers 6 is more than num_hidden_layers 5",)),
+        (
+            {"head_dim": "256", "o_groups": None, "hidden_act": "gelu"},
+            ("head_dim", "o_groups is missing", "hidden_act"),
+        ),
+    ],
+)
+def test_counts_that_drive_loops(change: dict[str, Any], words: tuple[str, ...]) -> None:
+    """L014: a number of the file is compared with a limit before anything is made from it; all faults at once."""
+    with pytest.raises(CheckpointError) as caught:
+        read_shape({**CONFIGS["test-flash"], **change})
+    for word in words:
+        assert word in str(caught.value)

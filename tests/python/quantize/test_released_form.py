@@ -149,6 +149,30 @@ def test_every_fault_of_the_scales_is_listed(tmp_path: Path) -> None:
     )
 
 
+def test_names_of_another_dialect_are_listed_together(tmp_path: Path) -> None:
+    """L016: two tensors are gone and two have other names; the message has all of them."""
+
+    def change(arrays: Any, records: Any) -> None:
+        del arrays["norm.weight"], arrays["layers.3.attn.attn_sink"]
+        arrays["model.embed_tokens.weight"] = arrays.pop("embed.weight")
+        for part in ("weight", "scale"):
+            name = f"layers.0.self_attn.kv_proj.{part}"
+            arrays[name] = arrays.pop(f"layers.0.attn.wkv.{part}")
+            records[name] = records.pop(f"layers.0.attn.wkv.{part}")
+
+    message = _faulty(
+        tmp_path,
+        change,
+        "norm.weight: missing",
+        "layers.3.attn.attn_sink: missing",
+        "embed.weight: missing",
+        "layers.0.attn.wkv.weight: missing",
+        "'model.embed_tokens.weight': not a tensor of this model",
+        "'layers.0.self_attn.kv_proj.weight': not a tensor of this model",
+    )
+    assert message.count("\n") == 6
+
+
 def test_fp4_of_another_width(tmp_path: Path) -> None:
     """A shape in a message is the logical one."""
 
