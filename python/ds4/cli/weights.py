@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ds4.quantize import RECIPES, FilePlan, Plan, Policy, TensorError, kept_files, quantize
+from ds4.quantize import RECIPES, FilePlan, Plan, Policy, TensorError, kept_files, parse_layers, quantize
 from ds4.quantize.plan import bits_per_value, plan_facts, summary
-from ds4.quantize.policy import parse_layers, parse_type
+from ds4.quantize.policy import parse_type
 
 from .options import Whole
 from .output import OutputFile

@@ -9,11 +9,12 @@ from ds4.imatrix import ImatrixError
 
 from .compare import Place, TensorError, compare
 from .conversion import convert, plan_conversion, plan_quantization, quantize
+from .layers import format_layers, parse_layers
 from .plan import FilePlan, Plan, PlanError, TensorPlan
 from .policy import Policy
 from .recipes import RECIPES
 from .safetensors import Checkpoint, CheckpointError
-from .splicing import SpliceError, SplicePlan, format_layers, parse_layers, plan_splice, splice
+from .splicing import SpliceError, SplicePlan, plan_splice, splice
 from .writing import kept_files
 
 __all__ = [

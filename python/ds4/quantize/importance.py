@@ -20,6 +20,7 @@ from ds4 import gguf
 from ds4.gguf_writer import KV
 from ds4.imatrix import Imatrix, ImatrixError
 
+from .layers import format_layers
 from .recipes import is_mtp
 
 WEIGHTED_TYPES = ("Q2_K", "Q4_K", "IQ2_XXS")
@@ -141,17 +142,6 @@ def fallback_of(kind: str) -> str:
     return f"{kind} without weights"
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as text: "0-3, 7"."""
-    out: list[list[int]] = []
-    for n in sorted(numbers):
-        if out and n == out[-1][1] + 1:
-            out[-1][1] = n
-        else:
-            out.append([n, n])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
-
-
 def _lacks(name: str, *parts: Mapping[str, tuple[int, ...]]) -> bool:
     return any(name in part for part in parts)
 
@@ -174,7 +164,7 @@ def _notes_of_gaps(
                 continue
             which = ""
             if t.n_matrices > 1:
-                which = " of all experts" if len(experts) == t.n_matrices else f" of experts {ranges(experts)}"
+                which = " of all experts" if len(experts) == t.n_matrices else f" of experts {format_layers(experts)}"
             out.append(f"{t.name}{which}: {why}; {fallback_of(t.type)}")
     return out
 
@@ -188,7 +178,7 @@ def _note_of_zeros(t: WantedTensor, importance: Importance) -> str | None:
             found.append(matrix)
     if not found:
         return None
-    which = f", experts {ranges(found)}" if t.n_matrices > 1 else ""
+    which = f", experts {format_layers(found)}" if t.n_matrices > 1 else ""
     return f"{t.name}{which}: importance is 0 for whole blocks of columns; weights of 1 there"
 
 

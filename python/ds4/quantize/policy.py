@@ -25,6 +25,7 @@ from typing import Self
 
 from ds4.gguf import type_info
 
+from .layers import parse_layers
 from .recipes import RECIPES, is_mtp, recipe_type, split_name
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -74,26 +75,6 @@ def parse_type(text: str) -> str | None:
     if short not in _BY_SHORT_NAME:
         raise ValueError(f"{text!r} is not a tensor type that ds4 makes; these are: {', '.join(MADE_TYPES)}")
     return _BY_SHORT_NAME[short]
-
-
-def parse_layers(text: str) -> frozenset[int]:
-    """Read a list of layers such as "37-42" or "0-2,40".
-
-    Raises
-    ------
-    ValueError
-        The text is no such list.
-    """
-    out: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isascii() or not first.isdigit() or (dash and not (last.isascii() and last.isdigit())):
-            raise ValueError(f"{text!r} is not a list of layers; write for example 37-42 or 0-2,40")
-        begin, end = int(first), int(last or first)
-        if begin > end or end >= 1 << 16:
-            raise ValueError(f"{text!r} is not a list of layers: {part.strip()!r} is no range")
-        out.update(range(begin, end + 1))
-    return frozenset(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +152,7 @@ class Policy:
             A value is malformed or a type unknown.
         """
         by_name: list[tuple[str, str | None]] = []
-        policy = cls(recipe, q4_layers=None if q4_layers is None else parse_layers(q4_layers))
+        policy = cls(recipe, q4_layers=None if q4_layers is None else frozenset(parse_layers(q4_layers)))
         for flag, value in flags:
             if flag == "tensor-type":
                 name, equals, kind = value.rpartition("=")

@@ -14,7 +14,6 @@ import ds4 as package
 import pytest
 from ds4.cli.main import main
 from ds4.cli.options import OPTIONS
-from ds4.quantize import conversion
 
 # A value for every option of the help, and the words around it that make it useful.
 ONE_SHOT = ["-p", "hi", "-n", "1"]
@@ -117,22 +116,9 @@ def test_version_names_the_core(ds4: Any, environment: dict[str, str]) -> None:
 
 def test_convert_says_what_it_reads(ds4: Any) -> None:
     text = " ".join(ds4("convert", "-h").stdout.split())
-    assert "BF16, F16 or F32" in text and "FP8 and FP4, are not read yet" in text
-    assert "workshop" not in text
-
-
-def test_convert_refuses_the_published_form_plainly(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise conversion.CheckpointError("dir: " + conversion._QUANTIZED_MESSAGE.format(found="a thing"))
-
-    monkeypatch.setattr("ds4.cli.convert.plan_conversion", refuse)
-    assert main(["convert", "dir", "out.gguf", "--type", "f16"]) == 1
-    message = capsys.readouterr().err
-    assert message.startswith("ds4: dir: this checkpoint holds a thing: ")
-    assert "FP8 and FP4, which ds4 does not read yet" in message and "BF16, F16 or F32" in message
-    assert "workshop" not in message
+    assert "as it is published, in FP8 and FP4, or one in BF16, F16 or F32" in text
+    for recipe in ("q2-q4", "mxfp4"):
+        assert f"{recipe} " in text
 
 
 def test_table_and_help_have_the_same_options() -> None:

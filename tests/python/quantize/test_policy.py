@@ -10,7 +10,7 @@ from ds4.gguf_writer import TensorInfo, make_layout
 from ds4.quantize import RECIPES, Policy
 from ds4.quantize.hfconfig import Shape, read_shape
 from ds4.quantize.hftensors import Tensor, expected_mtp_tensors, expected_tensors
-from ds4.quantize.policy import parse_layers, parse_type, type_faults
+from ds4.quantize.policy import parse_type, type_faults
 from ds4.quantize.recipes import default_q4_layers, is_mtp, role_of, split_name
 from oracle import tiny_shapes
 
@@ -189,14 +189,6 @@ def test_type_names(text: str, wanted: str) -> None:
 def test_types_that_cannot_be_made(text: str) -> None:
     with pytest.raises(ValueError, match="Q8_0, MXFP4, Q4_K"):
         parse_type(text)
-
-
-def test_layers() -> None:
-    assert parse_layers("37-42") == set(range(37, 43))
-    assert parse_layers("0-2, 40,41") == {0, 1, 2, 40, 41}
-    for text in ("", "a", "3-1", "1-", "-1", "1,,2", "0-99999999", "²"):
-        with pytest.raises(ValueError, match="list of layers"):
-            parse_layers(text)
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_missing_importance_is_listed_with_its_fallback(flash_bf16: Path, imatri
         assert list(tmp_path.iterdir()) == []
         quantize(plan, threads=2)
     assert f"{DOWN} of all experts: no entry in the imatrix; Q2_K without weights" in notes
-    wanted = f"{GATE} of experts 3-5, 9: never observed; IQ2_XXS by the sums of squares of its own columns"
+    wanted = f"{GATE} of experts 3-5,9: never observed; IQ2_XXS by the sums of squares of its own columns"
     assert wanted in notes
     assert not [n for n in notes if UP in n]
     found, source = _tensors(tmp_path / "out.gguf"), _values(flash_bf16)
