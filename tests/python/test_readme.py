@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 from ds4.cli.program import program
 from support.markdown import check_runs, has_embedded_model, python_blocks
@@ -26,7 +27,9 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", [README, CLI], ids=lambda p: p.name)
 def test_options_in_the_text_exist(path: Path) -> None:
-    known = {d for command in program.commands.values() for param in command.params for d in param.opts} | {"--help"}
+    groups = [c for c in program.commands.values() if isinstance(c, click.Group)]
+    commands = [*program.commands.values(), *(c for group in groups for c in group.commands.values())]
+    known = {d for command in commands for param in command.params for d in param.opts} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8")))
     assert named <= known, named - known
 
