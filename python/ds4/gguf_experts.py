@@ -33,6 +33,7 @@ RECORD_ALIGNMENT = 4096
 """A record begins at a multiple of this in the file, and is as long as a multiple of it: what direct reads want."""
 
 _SUFFIX = "ffn_exps.weight"
+_NUMBERS = ("embedding_length", "expert_feed_forward_length", "expert_count")
 _BLOCK = re.compile(r"(blk|mtp)\.(\d{1,9})\.")
 _EXPERTS = re.compile(r"((?:blk|mtp)\.\d{1,9}\.)ffn_(gate|up|down)_exps\.weight")
 
@@ -270,8 +271,7 @@ class _Adjacent:
     def _views(self) -> list[list[WeightView]]:
         file, views = self.file, []
         try:
-            numbers = ("embedding_length", "expert_feed_forward_length", "expert_count")
-            n_embd, n_ff, n_expert = (_number(file, f"deepseek4.{key}") for key in numbers)
+            n_embd, n_ff, n_expert = expert_numbers(file)
             types = [self._types(key) for key in TYPE_KEYS]
         except ModelFileError as error:
             self.faults.append(str(error.args[0]))
@@ -335,8 +335,22 @@ def _plain(tensor: GGUFTensor) -> WeightView:
     return WeightView(tensor.name, tensor.type, tensor.ne, tensor, 0, size, size, n)
 
 
+def expert_numbers(file: GGUFFile) -> tuple[int, int, int]:
+    """Return width of the model, width of an expert and number of experts, as the metadata says.
+
+    Raises
+    ------
+    ModelFileError
+        A number is missing.
+    """
+    embd, ff, n = (_number(file, f"deepseek4.{key}") for key in _NUMBERS)
+    return embd, ff, n
+
+
 def _number(file: GGUFFile, key: str) -> int:
     value = file.metadata.get(key)
+    if isinstance(value, float) and value.is_integer():  # writers differ
+        value = int(value)
     if type(value) is not int or value < 0:
         raise ModelFileError(f"metadata {key} is {'missing' if value is None else 'no count'}", path=file.path)
     return value

@@ -106,6 +106,12 @@ def test_experts_and_rows(which: str, standard: Path, adjacent: Path) -> None:
                 bad()
 
 
+def test_numbers_of_another_width_are_read(standard: Path, tmp_path: Path) -> None:
+    path = rewrite(standard, tmp_path / "a.gguf", edit=changed("deepseek4.expert_count", 16.0, "f32"))
+    with GGUFFile(path) as file:
+        assert standard_tensors(file)["blk.0.ffn_up_exps.weight"].ne == (256, 256, 16)
+
+
 def test_the_alignment_of_the_standard_form_is_known(standard: Path, tmp_path: Path) -> None:
     add = KV("general.alignment", "u32", 64)
     aligned = rewrite(standard, tmp_path / "a.gguf", "standard", edit=lambda kvs: [*kvs[:3], add, *kvs[3:]])

@@ -22,6 +22,7 @@ from ds4.gguf_experts import (
     block_order,
     expert_layout,
     expert_name,
+    expert_numbers,
     expert_part,
     expert_record,
     record_name,
@@ -113,9 +114,9 @@ def plan_file(
     Raises
     ------
     ModelFileError
-        The records of the base are damaged.
+        The records of the base are damaged, or its metadata do not say how large experts are.
     ValueError
-        The layout is unknown, or it is "adjacent" and the base has no routed experts.
+        The layout is unknown, or it is "adjacent" and the base has no routed experts or not those of its metadata.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
@@ -139,6 +140,11 @@ def _adjacent(base: GGUFFile, kvs: list[KV], parts: dict[str, Part]) -> tuple[li
     if missing or not prefixes:
         what = ", ".join(missing) if missing else "routed experts"
         raise ValueError(f"{base.path}: experts cannot lie adjacent without {what}")
+    n_embd, n_ff, n_expert = expert_numbers(base)
+    for name, (_, which) in found.items():
+        wanted = (n_ff, n_embd, n_expert) if which == "down" else (n_embd, n_ff, n_expert)
+        if parts[name].view.ne != wanted:  # records do not carry dimensions: the metadata must have them
+            raise ValueError(f"{base.path}: {name} is {list(parts[name].view.ne)}; by the metadata {list(wanted)}")
     places = {name: i for i, name in enumerate(parts)}
     blocks = {p: [parts[expert_name(p, part)] for part in PARTS] for p in prefixes}
     alignment = max(RECORD_ALIGNMENT, base.alignment)

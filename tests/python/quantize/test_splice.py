@@ -197,11 +197,20 @@ def test_any_mixture_of_layouts(
     assert out.read_bytes() == want.read_bytes()
 
 
-def test_adjacent_needs_whole_blocks(base: Path, tmp_path: Path) -> None:
+def test_adjacent_needs_whole_blocks_and_their_numbers(base: Path, tmp_path: Path) -> None:
     tensors = [t for t in tiny_tensors("flash", types=RECIPES["q8"]) if t.name != "blk.2.ffn_up_exps.weight"]
     path = write_gguf(tmp_path / "a.gguf", tiny_metadata("flash"), tensors)
     with pytest.raises(ValueError, match=r"cannot lie adjacent without blk.2.ffn_up_exps.weight"):
         plan_splice(path, None, tmp_path / "out.gguf", layout="adjacent")
+    for number, error in (
+        (None, "expert_count is missing"),
+        (u32(8), r"is \[256, 256, 16\]; by the metadata \[256, 256, 8\]"),
+    ):
+        metadata = {**tiny_metadata("flash"), "deepseek4.expert_count": number}
+        metadata = {key: value for key, value in metadata.items() if value is not None}
+        write_gguf(path, metadata, tiny_tensors("flash", types=RECIPES["q8"]))
+        with pytest.raises(ValueError, match=error):
+            plan_splice(path, None, tmp_path / "out.gguf", layout="adjacent")
     with pytest.raises(ValueError, match="unknown layout 'flat'"):
         plan_splice(base, None, tmp_path / "out.gguf", layout="flat")
 
