@@ -85,9 +85,9 @@ def main():
     data = batches(a.tokenizer, a.seed)
     t0, sums = time.time(), [0.0, 0.0, 0.0, 0]
     for step in range(1, a.steps + 1):
-        x, w = next(data)
+        x, w, _ = next(data)
         while a.part == "indexer" and x.shape[1] < LONG:
-            x, w = next(data)
+            x, w, _ = next(data)
         for layer in indexed:
             layer.attn.record = []
         with torch.no_grad():

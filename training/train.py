@@ -38,28 +38,29 @@ def rows(t):
 
 
 def make_shard(tokenizer, seed, k):
-    """Encoded conversations of shard k: list of (ids, weights)."""
+    """Encoded conversations of shard k: list of (ids, weights, whether the window is narrow)."""
     enc = Encoder(tokenizer)
-    return [enc.example(i) for i in stream(f"{seed}-{k}", SHARD)]
+    return [(*enc.example(i), i.get("narrow", False)) for i in stream(f"{seed}-{k}", SHARD)]
 
 
 def batches(tokenizer, seed, first=0):
-    """Endless (tokens [B,T], weights [B,T]) in a fixed order; a weight is that of predicting its token."""
-    left = {t: [] for t in BUCKETS}
+    """Endless (tokens [B,T], weights [B,T] of predicting each token, narrow) in a fixed order."""
+    left = {(t, narrow): [] for t in BUCKETS for narrow in (False, True)}
     with futures.ProcessPoolExecutor(1) as pool:
         k, job = first, pool.submit(make_shard, tokenizer, seed, first)
         while True:
             examples, k = job.result(), k + 1
             job = pool.submit(make_shard, tokenizer, seed, k)
             out = []
-            for ids, w in examples:
+            for ids, w, narrow in examples:
                 t = next((t for t in BUCKETS if len(ids) <= t), None)
                 if t is None:
                     continue  # too long: without its end it would teach nothing
-                left[t].append((ids, w))
-                if len(left[t]) == rows(t):
-                    out.append(collate(left[t], t))
-                    left[t] = []
+                part = left[t, narrow]
+                part.append((ids, w))
+                if len(part) == rows(t):
+                    out.append((*collate(part, t), narrow))
+                    part.clear()
             random.Random(f"{seed}-{k}").shuffle(out)
             yield from out
 
@@ -103,16 +104,9 @@ def padded(weight, size=256):
 DISTANCES = ((130, 300), (300, 512), (512, 1000), (1000, 1500))
 
 
-NARROW, NARROW_LENGTHS, NARROW_SHARE = 24, (128, 512), 0.6
-
-
-def narrowed(seed, step, rank, t):
-    """The window of a micro batch, None for the usual one.  More than half of the batches of medium length
-    see only a few tokens directly, so that the compressed rows are needed, and learned, with short and cheap
-    sequences."""
-    low, high = NARROW_LENGTHS
-    use = low <= t <= high and random.Random(f"narrow-{seed}-{step}-{rank}").random() < NARROW_SHARE
-    return NARROW if use else None
+# Some of the recall conversations see only a few tokens directly, so that the compressed rows are needed, and
+# learned, with short and cheap sequences.
+NARROW = 24
 
 
 def finished(item):
@@ -301,15 +295,15 @@ def work(rank, a, shared, barrier, queue):
         scalars[rank, 2] = float(os.path.exists(stop)) if rank == 0 else 0.0
         scalars[rank, 3] = float(time.time() - t_saved > 60 * a.minutes) if rank == 0 else 0.0
         todo = [next(data) for _ in range(RANKS)]
-        x, w = todo[rank]
-        model.narrow = narrowed(a.seed, step, rank, x.shape[1])
+        x, w, narrow = todo[rank]
+        model.narrow = NARROW if narrow else None
         loss, _, _, weight, _ = loss_of(model, x, w)
         model.narrow = None
         # every micro batch counts alike, however few of its tokens do: long ones have short answers
         loss = (loss * weight).sum() / float((weight > 0).sum()) / RANKS
         loss.backward()
-        seen += sum(x.numel() for x, _ in todo)
-        n_recent += sum(x.numel() for x, _ in todo)
+        seen += sum(x.numel() for x, *_ in todo)
+        n_recent += sum(x.numel() for x, *_ in todo)
         for p, g in zip(trained, grads[rank], strict=True):
             if p.grad is None:
                 g.zero_()

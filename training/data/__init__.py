@@ -8,6 +8,7 @@ Both are dictionaries:
     kind      "arithmetic", "tools", "chat", "ds4", "recall", "quiz", "echo" or "mixed"
     keep      training only: earlier turns keep their reasoning (as in a running chat) or not (as in a new request)
     stress    training only, optional: strings in the assistant's text that count more in the loss
+    narrow    training only, optional: train with a narrow window, see `train`
     expected  held-out items only: what the answer to the last user message must contain (or the call to make)
     target    held-out items only: the assistant message that training would have shown
 
@@ -36,8 +37,8 @@ MIX = {
     "chat": 0.10,
     "ds4": 0.07,
     "mixed": 0.05,
-    "recall": 0.11,
-    "quiz": 0.19,
+    "recall": 0.09,
+    "quiz": 0.24,
     "echo": 0.02,
     "english": 0.03,
 }
@@ -51,6 +52,8 @@ def conversation(kind, rng):
         item = getattr(recall, kind)(rng, common.mode_of(rng, None))
     else:
         item = KINDS[kind].make(rng, train=True)
+    if kind in ("recall", "quiz"):
+        item["narrow"] = rng.random() < 0.6
     item["kind"] = kind
     item["keep"] = rng.random() < 0.6
     return item

@@ -518,8 +518,8 @@ def make(rng, train, mode=None, tokens=None):
 def quiz(rng, mode):
     """Training only: many facts and at once many questions, which teaches the look-up with little text; long lists
     lead from the window to the compressed rows."""
-    n = rng.randint(2, 8) if rng.random() < 0.35 else rng.randint(8, 26)
-    some = facts(rng, n, set(), draw=entry if rng.random() < 0.4 else fact)
+    n = rng.randint(2, 8) if rng.random() < 0.7 else rng.randint(8, 26)
+    some = facts(rng, n, set(), draw=entry if rng.random() < 0.5 else fact)
     messages = [user(rng.choice(REMEMBER) + told(rng, some))]
     if rng.random() < 0.5:
         messages += [dict(ACKNOWLEDGE), user("")]
