@@ -11,6 +11,7 @@ import ds4
 import numpy as np
 import pytest
 from ds4.quantize import CheckpointError, convert, plan_conversion
+from ds4.quantize.policy import Policy
 from numpy.typing import NDArray
 from oracle import tiny_shapes
 from support.released import QUANTIZATION_CONFIG, decode_fp4, put, released_form
@@ -74,6 +75,37 @@ def test_released_checkpoint_in_other_types(released_flash: Path, tmp_path: Path
         assert (error <= 0.563 * step).all()
     else:
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_fp4_experts_become_mxfp4_without_loss(released_flash: Path, tmp_path: Path) -> None:
+    """Recipe mxfp4: every expert of every layer and of the MTP block decodes to the values of the checkpoint."""
+    _convert(released_flash, tmp_path / "out.gguf", "mxfp4")
+    values = _released("flash")[2]
+    layers = {"mtp.0": "mtp.0", **{f"blk.{i}": f"layers.{i}" for i in range(5)}}
+    with ds4.GGUFFile(tmp_path / "out.gguf") as file:
+        for block, layer in layers.items():
+            for part, w in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+                tensor = file.tensors[f"{block}.ffn_{part}_exps.weight"]
+                assert tensor.type == "MXFP4"
+                found = ds4.gguf.dequantize("MXFP4", tensor.data()).reshape(16, 256, 256)
+                for e in range(16):
+                    np.testing.assert_array_equal(found[e], values[f"{layer}.ffn.experts.{e}.{w}.weight"])
+
+
+def test_a_model_with_mxfp4_experts_computes_the_same(released_flash: Path, tmp_path: Path) -> None:
+    """The values are equal, and so are all logits, to the last bit."""
+    experts = {"routed_w1": "MXFP4", "routed_w2": "MXFP4", "routed_w3": "MXFP4"}
+    _convert(released_flash, tmp_path / "f32.gguf", "f32")
+    plan = plan_conversion(released_flash, tmp_path / "mxfp4.gguf", policy=Policy("f32", **experts))
+    with plan:
+        convert(plan)
+    tokens = tiny_shapes.make_prompt(tiny_shapes.VARIANTS["flash"], 100).tolist()
+    logits = []
+    for name in ("f32", "mxfp4"):
+        with ds4.Model.open(tmp_path / f"{name}.gguf") as model, model.session(n_ctx=128) as session:
+            session.sync(tokens)
+            logits.append(session.logits())
+    np.testing.assert_array_equal(logits[0], logits[1])
 
 
 def _faulty(
