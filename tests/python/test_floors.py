@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not (PACKAGE.is_dir() and CORE.is_dir()), reason
 # the text rooms but `model`, which brings the two together.
 LOWEST = {"_version", "errors", "progress"}
 TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
-ENGINE = ["library", "gguf", "gguf_experts", "file_range", "gguf_partial", "gguf_writer"]
+ENGINE = ["plotting", "library", "gguf", "gguf_experts", "file_range", "gguf_partial", "gguf_writer"]
 ENGINE += ["sampling", "importance", "session", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
 TOOLS = {"imatrix"}  # files that more than one program reads

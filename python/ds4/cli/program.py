@@ -11,7 +11,7 @@ import click
 
 import ds4
 
-from . import chat, convert, inspect, quantize, score, splice, tokens
+from . import chat, convert, imatrix, inspect, quantize, score, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -69,6 +69,7 @@ def program() -> None:
 
 program.add_command(chat.command)
 program.add_command(convert.command)
+program.add_command(imatrix.command)
 program.add_command(inspect.command)
 program.add_command(quantize.command)
 program.add_command(score.command)

@@ -309,7 +309,8 @@ below 0 the new run is better. A case is won, lost, or a tie to 1e-9."""
 def compare_command(old: Path, new: Path, plot: Path | None, json_file: Path | None) -> int:
     """Compare runs."""
     if plot is not None:
-        from ds4.score.plots import check_plot, plot_comparison
+        from ds4.plotting import check_plot
+        from ds4.score.plots import plot_comparison
 
         check_plot(plot)
     runs = read_run(old), read_run(new)

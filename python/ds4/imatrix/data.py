@@ -259,7 +259,7 @@ class Imatrix:
                 means, counts = (part, self) if self.counted else (self, part)
                 raise ImatrixError(
                     f"it holds means without token counts (a .dat), {counts.source or 'the other'} holds counts: merge "
-                    "the GGUF forms of both",
+                    "the .gguf files that were collected",
                     path=means.source or None,
                 )
             for name, entry in part.entries.items():

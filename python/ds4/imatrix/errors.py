@@ -1,8 +1,8 @@
-"""What is wrong with an importance file."""
+"""What is wrong with an importance file or a corpus."""
 
 from __future__ import annotations
 
-from ds4.errors import ModelFileError
+from ds4.errors import DS4Error, ModelFileError
 
 
 class ImatrixError(ModelFileError):
@@ -27,6 +27,23 @@ class ImatrixError(ModelFileError):
             message = f"{message} (at byte {offset})"
         super().__init__(message, path=path, offset=offset)
         self.entry = entry
+
+
+class CorpusError(DS4Error, ValueError):
+    """A file cannot be read as calibration text.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    line : int or None
+        Where in it, counted from 1, when that is known.
+    """
+
+    def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
+        super().__init__(f"{path}{'' if line is None else f', line {line}'}: {message}")
+        self.path = path
+        self.line = line
 
 
 def shown(name: str) -> str:

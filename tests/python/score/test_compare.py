@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from ds4.errors import DS4Error
+from ds4.plotting import PlotUnavailableError, check_plot
 from ds4.score import CaseScore, Comparison, Run, compare_kinds, compare_runs
-from ds4.score.plots import PlotUnavailableError, check_plot, plot_comparison
+from ds4.score.plots import plot_comparison
 
 
 def score(name: str, n: int, nll: float, lcp: int = 0, kind: str | None = None) -> CaseScore:
