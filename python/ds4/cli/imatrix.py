@@ -14,7 +14,7 @@ from ds4 import GGUFFile, Model
 from ds4.gguf_experts import expert_part, standard_tensors
 from ds4.gguf_writer import check_targets
 from ds4.imatrix import CorpusPrompt, Coverage, Imatrix, collect_imatrix, coverage, read_prompts, write_corpus
-from ds4.imatrix.collect import DEFAULT_CONTEXT, importance_bytes
+from ds4.imatrix.collect import DEFAULT_CONTEXT, file_bytes, importance_bytes
 from ds4.imatrix.data import format_of
 from ds4.imatrix.plot import plot_coverage
 from ds4.plotting import check_plot
@@ -133,6 +133,7 @@ def collect_command(
         check_plot(plot)
     partial = out.with_name(f"{out.stem}.partial{out.suffix}")
     with Model.open(model or Model.embedded_path(), mtp=mtp) as opened, _json_output(json_file) as output:
+        check_targets([(out, file_bytes(opened, mtp=opened.has_mtp))], force=force)
         plan = opened.memory_plan(ctx, threads=threads, mtp=opened.has_mtp)
         require_memory(
             plan.weights_bytes,

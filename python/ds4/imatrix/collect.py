@@ -25,6 +25,12 @@ def importance_bytes(model: Model, *, mtp: bool) -> int:
     return 2 * (s.n_layer + mtp) * s.n_expert * (s.n_embd + s.n_ff + 1) * 8
 
 
+def file_bytes(model: Model, *, mtp: bool) -> int:
+    """Return about how large an importance file of a model is, in bytes."""
+    s = model.shape
+    return 4 * (s.n_layer + mtp) * s.n_expert * (2 * s.n_embd + s.n_ff + 3)
+
+
 def tokenize_prompts(
     model: Model,
     prompts: Iterable[CorpusPrompt],

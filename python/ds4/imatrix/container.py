@@ -18,7 +18,7 @@ from ds4.errors import ModelFileError
 from ds4.gguf import GGUFFile, GGUFTensor
 from ds4.gguf_writer import KV, GGUFWriter, TensorInfo, check_targets, make_layout
 
-from .dat import check_values
+from .dat import check_values, share_inputs
 from .data import Entry
 from .errors import ImatrixError
 
@@ -51,7 +51,9 @@ def read_container(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "(general.type is not 'imatrix')",
                 path=name,
             )
-        entries = {n: _read_entry(n, file, name) for n in _names(file, name)}
+        entries: dict[str, Entry] = {}
+        for entry in _names(file, name):
+            entries[entry] = share_inputs(_read_entry(entry, file, name), entry, entries)
         datasets = file.metadata.get("imatrix.datasets", [])
         if not isinstance(datasets, list) or not all(isinstance(d, str) for d in datasets):
             raise ImatrixError("imatrix.datasets is not a list of texts", path=name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -81,7 +81,7 @@ def read_dat(path: str | os.PathLike[str]) -> dict[str, Any]:
         for i in range(n):
             reader.entry = None
             name, entry = _read_entry(reader, i, entries)
-            entries[name] = _shared(entry, name, entries)
+            entries[name] = share_inputs(entry, name, entries)
         reader.entry = None
         n_chunks, datasets = _read_tail(reader) if reader.left else (0, ())
     return {
@@ -132,11 +132,12 @@ def check_values(values: NDArray[np.float32], path: str, entry: str, begin: int)
     )  # fmt: skip
 
 
-def _shared(entry: Entry, name: str, known: dict[str, Entry]) -> Entry:
-    """Let the entry of an up projection share the memory of the gate's: both see the same inputs."""
+def share_inputs(entry: Entry, name: str, known: Mapping[str, Entry]) -> Entry:
+    """Return an up projection's entry as the gate's, which came before, if it is the same: both see the same inputs."""
     gate = known.get(name.replace("ffn_up_", "ffn_gate_")) if "ffn_up_" in name else None
-    same = gate is not None and gate.counts[0] == entry.counts[0] and np.array_equal(gate.sums, entry.sums)
-    return gate if gate is not None and same else entry
+    if gate is None or gate.divided != entry.divided or not np.array_equal(gate.counts, entry.counts):
+        return entry
+    return gate if np.array_equal(gate.sums, entry.sums) else entry
 
 
 def _read_tail(reader: _Reader) -> tuple[int, tuple[str, ...]]:

@@ -397,6 +397,19 @@ def test_container_to_container_keeps_sums_and_counts(tmp_path: Path) -> None:
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+def test_gate_and_up_share_their_memory(tmp_path: Path) -> None:
+    ours = counted_imatrix()
+    ours.write(tmp_path / "a.gguf")
+    ours.write(tmp_path / "a.dat")
+    for path in (tmp_path / "a.gguf", tmp_path / "a.dat"):
+        entries = Imatrix.read(path, n_experts=N_EXPERT).entries
+        assert entries[UP].sums is entries[GATE].sums and entries[DOWN].sums is not entries[GATE].sums
+    other = {**ours.entries, UP: Entry(ours.entries[UP].sums * 2, ours.entries[UP].counts)}
+    Imatrix(other).write(tmp_path / "b.gguf")
+    entries = Imatrix.read(tmp_path / "b.gguf").entries
+    np.testing.assert_array_equal(entries[UP].sums, 2 * entries[GATE].sums)
+
+
 def test_an_undivided_dat_can_be_copied_but_not_converted(tmp_path: Path) -> None:
     imatrix = read(tmp_path, good_dat(2))
     imatrix.write(tmp_path / "copy.dat")
