@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import time
 
 import ds4
 import numpy as np
@@ -158,6 +160,33 @@ def test_the_first_bad_value_is_named_whoever_finds_it(threads):
         with pytest.raises(ds4.UnencodableValueError, match="row 101300, column 77: inf") as caught:
             gguf.quantize(Q8_0, x, threads=threads, first_row=100000)
         assert (caught.value.row, caught.value.column) == (101300, 77)
+
+
+def test_a_signal_ends_a_long_call():
+    """As Ctrl-C does: the handler runs during the call, and its exception comes out."""
+
+    class StoppedError(Exception):
+        pass
+
+    def handler(*_):
+        raise StoppedError
+
+    x = np.tile(rows_of_kind("normal", 2048, 18).reshape(128, 4096), (16, 1))
+    ds4.set_cpu_isa("base")  # the slowest
+    start = time.monotonic()
+    gguf.quantize(IQ2_XXS, x[:128], x[0] * x[0])
+    part = time.monotonic() - start
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, part)
+        start = time.monotonic()
+        with pytest.raises(StoppedError):
+            gguf.quantize(IQ2_XXS, x, x[0] * x[0])
+        assert time.monotonic() - start < 10 * part
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        ds4.set_cpu_isa("auto")
 
 
 @pytest.mark.parametrize(("name", "first"), [

@@ -60,7 +60,7 @@ def test_row_bytes_refuses_partial_blocks_and_sizes_that_wrap():
 @pytest.mark.parametrize("name", COMPUTABLE)
 @pytest.mark.parametrize("width", [256, 512, 768, 1024, 2304, 4096])
 def test_rows_of_any_width_decode_like_the_reference(name, width):
-    """Every block of a row is decoded into its own place, bit for bit."""
+    """Known fault L019: every block of a row is decoded into its own place, bit for bit."""
     type_ = GGMLType[name]
     block, n_bytes = BLOCKS[type_]
     rng = np.random.default_rng(width)
