@@ -163,7 +163,7 @@ def text_command(
     settings = _settings(ctx, **values)
     texts = [(str(path), read_utf8(path)) for path in files]
     with _outputs(json_file) as outputs, opened_model(settings) as model:
-        n_ctx = _text_ctx(ctx, [text_cases(model.tokenizer, t, MAX_CONTEXT, name=name) for name, t in texts])
+        n_ctx = ctx or _text_ctx(texts, model.tokenizer)
         _check_stride(stride, n_ctx)
         with make_session(model, settings, n_ctx) as session, shown_progress("scoring", "tokens") as progress:
             scores = score_texts(session, texts, stride=stride, progress=progress)
@@ -409,10 +409,9 @@ def _record(settings: Settings, ctx: int | None, files: Sequence[Path], record: 
     return 0
 
 
-def _text_ctx(ctx: int | None, wholes: Sequence[Sequence[Case]]) -> int:
-    """Return the context for texts, given each cut as for the largest one."""
-    if ctx is not None:
-        return ctx
+def _text_ctx(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> int:
+    """Return the context for texts, each with its name."""
+    wholes = [text_cases(tokenizer, text, MAX_CONTEXT, name=name) for name, text in texts]
     return min(_TEXT_CTX, max(needed_ctx(windows) for windows in wholes))
 
 
@@ -429,8 +428,7 @@ def _mixed_cases(
     texts = {path: read_utf8(path) for path in files if path not in given}
     n_ctx = ctx or max((needed_ctx(cases) for cases in given.values()), default=1)
     if texts:
-        wholes = [text_cases(tokenizer, text, MAX_CONTEXT, name=str(path)) for path, text in texts.items()]
-        n_ctx = max(n_ctx, _text_ctx(ctx, wholes))
+        n_ctx = ctx or max(n_ctx, _text_ctx([(str(path), text) for path, text in texts.items()], tokenizer))
         _check_stride(stride, n_ctx)
     out = []
     for path in dict.fromkeys(files):

@@ -130,7 +130,7 @@ def divergence(
     cases : sequence of Case
         What is predicted; `text_cases` makes them from a text, `read_cases` reads them.
     progress : callable, optional
-        Called with (positions done in both, positions in all, id of the case).
+        Called with (positions done in both, positions in both, id of the case).
 
     Raises
     ------
@@ -145,7 +145,7 @@ def divergence(
         raise ValueError(f"the models have different vocabularies: {parent.n_vocab} tokens and {session.n_vocab}")
     check_same_tokens(session.model.tokenizer, parent.model.tokenizer)
     check_room(cases, min(session.n_ctx, parent.n_ctx))
-    meter = Meter(progress, sum(case.n_positions for case in cases))
+    meter = Meter(progress, 2 * sum(case.n_positions for case in cases))
     tables = [_table(session, parent, case, meter) for case in cases]
     return DivergenceReport(
         total=_summary("total", None, tables),
@@ -166,7 +166,7 @@ def _table(session: Session, parent: Session, case: Case, meter: Meter) -> NDArr
     first = len(case.prompt)
     rows = np.empty((len(case.target), 4))
     pairs = zip(
-        predictions(parent, ids, first),
+        predictions(parent, ids, first, progress=meter.within(case.id)),
         predictions(session, ids, first, progress=meter.within(case.id)),
         strict=True,
     )
@@ -175,7 +175,6 @@ def _table(session: Session, parent: Session, case: Case, meter: Meter) -> NDArr
         best, chosen = int(theirs.argmax()), int(ours.argmax())
         kl = float((np.exp(p) * (p - q)).sum())  # 0 at least, but for rounding
         rows[i] = max(kl, 0.0), math.nan if best == chosen else p[best] - p[chosen], -p[token], -q[token]
-    meter.finished(case.n_positions)
     return rows
 
 

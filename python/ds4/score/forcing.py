@@ -33,20 +33,25 @@ class Meter:
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
         self._total = total
-        self._finished = 0
+        self._done = 0
 
     def within(self, what: str) -> Callable[[int, int], None]:
-        """Return a progress function of (positions done, positions in all) for the sequence `what`."""
+        """Return a progress function of (positions done, positions in all) for one sequence, called `what`.
+
+        Several may be at work side by side.
+        """
+        counted = 0
 
         def report(done: int, total: int) -> None:
+            nonlocal counted
+            if done <= counted:
+                return
+            self._done += done - counted
+            counted = done
             if self._progress is not None:
-                self._progress(self._finished + done, self._total, what)
+                self._progress(self._done, self._total, what)
 
         return report
-
-    def finished(self, n: int) -> None:
-        """Count a sequence of `n` positions as done."""
-        self._finished += n
 
 
 def predictions(

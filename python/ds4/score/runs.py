@@ -189,7 +189,6 @@ def _score(session: Session, case: Case, meter: Meter) -> CaseScore:
         logprob, is_best = logprob_of(row, token)
         losses.append(-logprob)
         lcp += is_best and lcp == i
-    meter.finished(case.n_positions)
     return CaseScore(case.id, len(case.prompt), len(case.target), math.fsum(losses), lcp > 0, lcp, case.kind)
 
 

@@ -156,5 +156,4 @@ def _score(session: Session, name: str, text: str, windows: Sequence[Case], mete
             logprob, is_best = logprob_of(row, token)
             losses.append(-logprob)
             matches += is_best
-        meter.finished(window.n_positions)
     return TextScore(name, len(text.encode("utf-8")), len(losses), len(windows), math.fsum(losses), matches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ MAX_LOGIT_GAP = 8.0
 """Greatest difference of a logit among the 20 best of a local vector."""
 
 Status = Literal["pass", "fail", "skip"]
+Count = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +142,15 @@ def run_vectors(
             results.append(VectorResult(case.id, "skip"))
             continue
         prompt = prompts[case.id]
+        count = meter.within(case.id)
         problem = _unfit(case, prompt, session)
         if problem is not None:
             results.append(VectorResult(case.id, "fail", (problem,), len(prompt)))
         elif isinstance(case, VectorCase):
-            results.append(_run_official(session, case, prompt, meter))
+            results.append(_run_official(session, case, prompt, count))
         else:
-            results.append(_run_local(session, case, prompt, meter))
-        meter.finished(_positions(case, prompt))
+            results.append(_run_local(session, case, prompt, count))
+        count(_positions(case, prompt), 0)
     return VectorReport(tuple(results))
 
 
@@ -172,12 +174,12 @@ def _unfit(case: AnyCase, prompt: Sequence[int], session: Session) -> str | None
     return None
 
 
-def _run_official(session: Session, case: VectorCase, prompt: Sequence[int], meter: Meter) -> VectorResult:
+def _run_official(session: Session, case: VectorCase, prompt: Sequence[int], count: Count) -> VectorResult:
     tokenizer = session.model.tokenizer
     reasons = []
     if case.prompt_tokens not in (None, len(prompt)):
         reasons.append(f"the prompt has {len(prompt)} tokens, not {case.prompt_tokens}")
-    session.sync(prompt, progress=meter.within(case.id))
+    session.sync(prompt, progress=count)
     done = mismatches = 0
     worst = 0.0
     for i, step in enumerate(case.steps):
@@ -229,8 +231,8 @@ def _token_of(data: bytes, local: Sequence[TokenLogprob], tokenizer: Tokenizer) 
     return next((i for i in range(tokenizer.n_vocab) if tokenizer.token_bytes(i) == data), None)
 
 
-def _run_local(session: Session, case: LocalCase, prompt: Sequence[int], meter: Meter) -> VectorResult:
-    session.sync(prompt, progress=meter.within(case.id))
+def _run_local(session: Session, case: LocalCase, prompt: Sequence[int], count: Count) -> VectorResult:
+    session.sync(prompt, progress=count)
     logits = session.logits()
     order = np.lexsort((np.arange(logits.size), -logits))
     theirs = [token for token, _ in case.top]
@@ -297,7 +299,8 @@ def record_vectors(
     meter = Meter(progress, sum(len(ids) + steps - 1 for _, _, ids in encoded))
     cases = []
     for name, text, ids in encoded:
-        session.sync(ids, progress=meter.within(name))
+        count = meter.within(name)
+        session.sync(ids, progress=count)
         found: list[VectorStep] = []
         while len(found) < steps:
             local = session.logprobs(TOP_K)
@@ -310,7 +313,7 @@ def record_vectors(
                 session.eval(chosen)
         if not found:
             raise ValueError(f"case {name}: the model ends its answer at once, so there is nothing to record")
-        meter.finished(len(ids) + steps - 1)
+        count(len(ids) + steps - 1, 0)
         cases.append(VectorCase(name, text, tuple(found), len(ids) + steps - 1, len(ids)))
     return cases
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import program
 
 TEXT = "In the tool calls there is one and another; the rest is on the street. "
 COLUMNS = "id\tprompt_tokens\ttarget_tokens\tnll\tavg_nll\tfirst_match\tgreedy_lcp"
@@ -56,11 +60,9 @@ def test_cases_and_comparison(ds4: Any, model_path: Path, quantized: Path, folde
         assert [line.split()[0] for line in done.stdout.splitlines()] == ["kind", "a", "b", "all"]
     piped = ds4("score", "cases", "-m", model_path, folder / "c.jsonl")
     assert piped.stdout == (folder / "old.tsv").read_text() and "perplexity" in piped.stderr
-    plot = folder / "p.svg"
     compare = ["score", "compare", folder / "old.tsv"]
-    done = ds4(*compare, folder / "new.tsv", "--plot", plot, "--json", folder / "cmp.json")
+    done = ds4(*compare, folder / "new.tsv", "--json", folder / "cmp.json")
     assert done.returncode == 0, done.stderr
-    assert plot.read_bytes().startswith(b"<?xml")
     content = json.loads((folder / "cmp.json").read_text())
     assert content["wins"] + content["losses"] + content["ties"] == 4
     assert f"{content['difference']:+.6f}" in done.stdout
@@ -73,6 +75,31 @@ def test_cases_and_comparison(ds4: Any, model_path: Path, quantized: Path, folde
     (folder / "other.tsv").write_text(manifest.stdout)
     strange = ds4(*compare, folder / "other.tsv")
     assert strange.returncode == 1 and "no case in common" in strange.stderr
+
+
+def test_a_plot(ds4: Any, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (folder / "run.tsv").write_text(f"{COLUMNS}\na\t3\t2\t1.500000000\t0.750000000\t1\t2\n")
+    done = ds4("score", "compare", folder / "run.tsv", folder / "run.tsv", "--plot", folder / "p.svg")
+    assert done.returncode == 0 and "1 better" not in done.stdout and f"wrote {folder / 'p.svg'}" in done.stderr
+    assert (folder / "p.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_interruption(model_path: Path, folder: Path, environment: dict[str, str]) -> None:
+    (folder / "long.txt").write_text(TEXT * 3000)
+    before = sorted(p.name for p in folder.iterdir())
+    command = [*program(), "score", "text", "-m", model_path, folder / "long.txt", "--json", folder / "out.json"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert child.stderr is not None
+        assert "scoring" in child.stderr.readline()  # the first report of progress
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 130 and out == "" and "Traceback" not in err
+    assert sorted(p.name for p in folder.iterdir()) == before
 
 
 def test_divergence(ds4: Any, model_path: Path, quantized: Path, folder: Path) -> None:
@@ -154,9 +181,10 @@ def test_failures_leave_nothing(ds4: Any, model_path: Path, folder: Path) -> Non
         assert done.returncode == 1, (arguments, done.stdout)
         assert words in done.stderr
         assert sorted(p.name for p in folder.iterdir()) == before
-    for plot, words in ((folder / "p.pdf", ".svg or .png"), (folder / "none" / "p.svg", "No such file")):
-        done = ds4("score", "compare", text, text, "--plot", plot)
-        assert done.returncode == 1 and words in done.stderr
+    done = ds4("score", "compare", text, text, "--plot", folder / "p.pdf")
+    assert done.returncode == 1 and ".svg or .png" in done.stderr
+    done = ds4("score", "compare", text, cases)
+    assert done.returncode == 1 and "a.txt: not a table of scores" in done.stderr
 
 
 def test_help_has_examples(ds4: Any) -> None:

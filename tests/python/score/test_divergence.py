@@ -33,7 +33,7 @@ def test_a_model_does_not_diverge_from_itself(model: ds4.Model, cases: list[Case
 
 
 def test_q8_diverges_a_little_and_q2_more(model: ds4.Model, cases: list[Case], tiny_gguf: Callable[..., Path]) -> None:
-    """The numbers are those of a direct computation from all logits."""
+    """The numbers are those of a direct computation from all logits; so are the rate and size of flips (L125)."""
     found = {}
     for recipe in ("q8", "ds4-q2"):
         with ds4.Model.open(tiny_gguf("flash", part="main", recipe=recipe)) as quantized:

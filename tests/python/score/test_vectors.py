@@ -65,7 +65,7 @@ def test_recorded_vectors_are_read_and_pass(
 
 
 def test_only_the_step_that_differs_fails(session: ds4.Session, recorded: list[VectorCase], model: ds4.Model) -> None:
-    """After a difference the recorded token is fed, so what follows is compared behind the right prefix."""
+    """After a difference the recorded token is fed, so what follows is compared behind the right prefix (L124)."""
     case = recorded[0]
     session.sync(session.model.tokenizer.encode("x"))
     tokenizer = model.tokenizer
