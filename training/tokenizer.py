@@ -16,7 +16,7 @@ import re
 from data import stream
 
 VOCAB = 3072
-STRESS = 3.0
+STRESS, ELSEWHERE = 3.0, 0.3  # weights of the tokens that an item stresses, and of its others
 BOS = "<｜begin▁of▁sentence｜>"
 PROTOCOL = range(128800, 128847)
 
@@ -131,6 +131,7 @@ class Encoder:
             if t == self.eos:
                 inside = 0.0
         if item.get("stress"):
+            w = [ELSEWHERE * x for x in w]
             at = {end: i for i, (_, end) in enumerate(encoding.offsets) if w[i]}
             for s in item["stress"]:
                 for m in re.finditer(re.escape(s), text):

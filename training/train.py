@@ -300,7 +300,7 @@ def work(rank, a, shared, barrier, queue):
         loss, _, _, weight, _ = loss_of(model, x, w)
         model.narrow = None
         # every micro batch counts alike, however few of its tokens do: long ones have short answers
-        loss = (loss * weight).sum() / float((weight > 0).sum()) / RANKS
+        loss = (loss * weight).sum() / float(weight.sum()) / RANKS
         loss.backward()
         seen += sum(x.numel() for x, *_ in todo)
         n_recent += sum(x.numel() for x, *_ in todo)

@@ -1,6 +1,6 @@
 """Facts that must be recalled after a long distraction.
 
-A conversation tells one to a dozen facts ("The code of the blue box is 4821."), goes on about other things for 10 to
+A conversation tells one to a dozen facts ("My doctor lives in Oslo."), goes on about other things for 10 to
 1500 tokens, and then asks.  The distance is beyond the sliding window (128 tokens) in most cases and beyond what the
 indexer selects (128 rows of 4 tokens) in many, so the answer has to come through the compressed rows and, with the
 engine, through the indexer's choice.
@@ -11,106 +11,33 @@ import random
 
 from . import about, arithmetic, english, smalltalk
 from .common import BRIEF, DETAIL, SYSTEM, assistant, held, mode_of, user, vary
-from .tools import CITIES, NAMES, strange
+from .tools import strange
 
 NEAR, FAR = 130, 1500  # tokens between the fact and the question
-COLOURS = [
-    "red",
-    "blue",
-    "green",
-    "black",
-    "white",
-    "yellow",
-    "brown",
-    "grey",
-    "purple",
-    "orange",
-    "pink",
-    "golden",
-]
+# Values are words of one token: a compressed row of a model this small has room for one such word, hardly for the
+# pieces of an invented one.
 THINGS = [
-    "box",
-    "door",
-    "bag",
-    "car",
-    "safe",
-    "house",
-    "bike",
-    "room",
-    "gate",
-    "desk",
-    "boat",
-    "lamp",
-    "train",
-    "book",
-    "key",
-    "cup",
-    "chair",
-    "coat",
-]
+    "box", "book", "boat", "car", "door", "chair", "key", "lamp", "house", "piano", "pencil", "clock", "guitar",
+    "hammer", "photo", "ticket", "bicycle", "cake", "ship", "flag",
+]  # fmt: skip
+COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "orange", "pink", "purple"]
 PLACES = [
-    "kitchen",
-    "garden",
-    "cellar",
-    "garage",
-    "library",
-    "office",
-    "bedroom",
-    "attic",
-    "station",
-    "school",
-    "park",
-    "bakery",
-    "museum",
-    "tower",
-]
-PETS = [
-    "dog",
-    "cat",
-    "horse",
-    "bird",
-    "boat",
-    "street",
-    "school",
-    "hotel",
-    "robot",
-    "teacher",
-    "doctor",
-    "village",
-]
-JOBS = [
-    "baker",
-    "doctor",
-    "teacher",
-    "pilot",
-    "farmer",
-    "painter",
-    "singer",
-    "driver",
-    "nurse",
-    "lawyer",
-    "cook",
-    "writer",
-    "tailor",
-    "judge",
-]
-LIKES = [
-    "apples",
-    "tea",
-    "chess",
-    "jazz",
-    "bread",
-    "tennis",
-    "cats",
-    "snow",
-    "maps",
-    "roses",
-    "rice",
-    "trains",
-    "old books",
-    "the sea",
-    "soup",
-]
+    "kitchen", "garden", "school", "hospital", "hotel", "river", "forest", "island", "building", "shelf", "park",
+]  # fmt: skip
+PEOPLE = [
+    "doctor", "teacher", "dentist", "manager", "friend", "grandma", "family", "architect", "singer", "king",
+]  # fmt: skip
+TOWNS = [
+    "Paris", "Rome", "London", "Tokyo", "Madrid", "Vienna", "Lisbon", "Berlin", "Cairo", "Dublin", "Oslo", "Athens",
+    "Warsaw", "Budapest", "Hanoi", "Havana", "Kyoto", "Lima", "Nairobi", "Ottawa", "Bangkok", "Geneva",
+]  # fmt: skip
+LIKED = [
+    "jazz", "tea", "coffee", "chess", "tennis", "football", "music", "rice", "pasta", "bread", "soup", "bananas",
+    "apples", "milk", "chocolate", "onions", "pears", "eggs", "snow", "flowers",
+]  # fmt: skip
+BEASTS = [
+    "tiger", "lion", "snake", "sheep", "frog", "duck", "owl", "horse", "pig", "cow", "elephant", "dog", "cat",
+]  # fmt: skip
 DAYS = smalltalk.DAYS
 ADJECTIVES = [
     "old",
@@ -177,10 +104,6 @@ ENDS = [
 ENGLISH, STORY, CHAT = 2.65, 3.3, 2.6
 
 
-def digits(rng, n):
-    return "".join(rng.choice("0123456789") for _ in range(n))
-
-
 def invented(rng):
     """An invented word; half of them are made of more kinds of syllables than the tools' words."""
     if rng.random() < 0.5:
@@ -193,172 +116,40 @@ def invented(rng):
     return w
 
 
-def person(rng):
-    return rng.choice(NAMES) if rng.random() < 0.6 else invented(rng).capitalize()
-
-
-def town(rng):
-    return rng.choice(CITIES) if rng.random() < 0.5 else invented(rng).capitalize()
-
-
-def entry(rng):
-    """The simplest kind of fact: a word and a value, as in a list."""
-    x = (
-        rng.choice(COLOURS + THINGS + PLACES + NOUNS)
-        if rng.random() < 0.8
-        else f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
-    )
-    v = rng.choices(
-        (digits(rng, rng.randint(1, 4)), rng.choice(THINGS + JOBS + DAYS), invented(rng)), (3, 2, 2)
-    )[0]
-    s = f"The {x} is {v}."
-    return f"entry {x}", s, [f"The {x}?", f"What is the {x}?", f"And the {x}?", f"What about the {x}?"], s, v
-
-
 def fact(rng):
     """(subject, statement, questions, answer, value)"""
-    kind = rng.choices(
-        [
-            "entry",
-            "code",
-            "lives",
-            "place",
-            "called",
-            "mine",
-            "likes",
-            "means",
-            "born",
-            "works",
-            "phone",
-            "password",
-            "arrives",
-        ],
-        [20, 18, 10, 10, 8, 5, 8, 10, 7, 7, 6, 8, 6],
-    )[0]
-    if kind == "entry":
-        return entry(rng)
-    if kind == "code":
-        what = rng.choice(["code", "code", "number", "price", "weight"])
-        x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
-        v = digits(rng, rng.choice([2, 3, 4, 4]))
-        s = f"The {what} of the {x} is {v}."
-        q = [
-            f"What is the {what} of the {x}?",
-            f"Tell me the {what} of the {x}.",
-            f"Which {what} does the {x} have?",
-            f"Do you remember the {what} of the {x}?",
-        ]
-        return f"{what} {x}", s, q, s, v
-    if kind == "place":
-        x = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"
-        v = f"{rng.choice(['in', 'behind', 'near', 'under'])} the {rng.choice(PLACES)}"
-        s = f"The {x} is {v}."
-        return (
-            f"place {x}",
-            s,
-            [f"Where is the {x}?", f"Tell me where the {x} is.", f"Where can I find the {x}?"],
-            s,
-            v,
-        )
-    if kind == "mine":
-        x, v = rng.choice(PETS), invented(rng).capitalize()
-        q = [
-            f"What is my {x} called?",
-            f"What is the name of my {x}?",
-            f"Do you remember the name of my {x}?",
-        ]
-        return f"my {x}", f"My {x} is called {v}.", q, f"Your {x} is called {v}.", v
-    if kind == "means":
-        x, v = invented(rng), rng.choice(THINGS + NOUNS)
-        s = f"The word {x} means {v}."
-        return (
-            x,
-            s,
-            [f"What does {x} mean?", f"What does the word {x} mean?", f"Tell me the meaning of {x}."],
-            s,
-            v,
-        )
-    if kind == "password":
-        x, v = rng.choice(PLACES), invented(rng) + digits(rng, rng.choice([0, 2]))
+    kind = rng.choice(["colour", "place", "day", "lives", "likes", "password"])
+    if kind == "colour":
+        x, v = rng.choice(THINGS), rng.choice(COLOURS)
+        s, q = f"The {x} is {v}.", [f"Which colour is the {x}?", f"What colour is the {x}?"]
+    elif kind == "place":
+        x, v = rng.choice(THINGS), rng.choice(PLACES)
+        s, q = f"The {x} is in the {v}.", [f"Where is the {x}?", f"Tell me where the {x} is."]
+    elif kind == "day":
+        x, v = rng.choice(PEOPLE), rng.choice(DAYS)
+        s, q = f"My {x} comes on {v}.", [f"When does my {x} come?", f"Tell me when my {x} comes."]
+    elif kind == "lives":
+        x, v = rng.choice(PEOPLE), rng.choice(TOWNS)
+        s, q = f"My {x} lives in {v}.", [f"Where does my {x} live?", f"Tell me where my {x} lives."]
+    elif kind == "likes":
+        x, v = rng.choice(PEOPLE), rng.choice(LIKED)
+        s, q = f"My {x} likes {v}.", [f"What does my {x} like?", f"Tell me what my {x} likes."]
+    else:
+        x, v = rng.choice(PLACES), rng.choice(BEASTS)
         s = f"The password of the {x} is {v}."
-        return (
-            f"password {x}",
-            s,
-            [
-                f"What is the password of the {x}?",
-                f"Tell me the password of the {x}.",
-                f"Which password does the {x} have?",
-            ],
-            s,
-            v,
-        )
-    n = person(rng)
-    if kind == "lives":
-        v = town(rng)
-        return (
-            f"{n} lives",
-            f"{n} lives in {v}.",
-            [f"Where does {n} live?", f"Tell me where {n} lives.", f"In which town does {n} live?"],
-            f"{n} lives in {v}.",
-            v,
-        )
-    if kind == "called":
-        x, v = rng.choice(PETS), invented(rng).capitalize()
-        s = f"The {x} of {n} is called {v}."
-        return (
-            f"{x} {n}",
-            s,
-            [f"What is the {x} of {n} called?", f"Tell me the name of the {x} of {n}."],
-            s,
-            v,
-        )
-    if kind == "likes":
-        v = rng.choice(LIKES)
-        return (
-            f"{n} likes",
-            f"{n} likes {v}.",
-            [f"What does {n} like?", f"Tell me what {n} likes."],
-            f"{n} likes {v}.",
-            v,
-        )
-    if kind == "born":
-        v = str(rng.randint(1900, 2020))
-        s = f"{n} was born in {v}."
-        return f"{n} born", s, [f"When was {n} born?", f"In which year was {n} born?"], s, v
-    if kind == "works":
-        v = rng.choice(JOBS)
-        s = f"{n} works as a {v}."
-        return (
-            f"{n} works",
-            s,
-            [f"What is the job of {n}?", f"What does {n} do?", f"Tell me the job of {n}."],
-            s,
-            v,
-        )
-    if kind == "phone":
-        v = digits(rng, 6)
-        s = f"The phone number of {n} is {v}."
-        return (
-            f"{n} phone",
-            s,
-            [f"What is the phone number of {n}?", f"Tell me the phone number of {n}."],
-            s,
-            v,
-        )
-    v = f"{rng.choice(DAYS)} at {rng.randint(1, 12)}"
-    s = f"{n} arrives on {v}."
-    return f"{n} arrives", s, [f"When does {n} arrive?", f"Tell me when {n} arrives."], s, v
+        q = [f"What is the password of the {x}?", f"Tell me the password of the {x}."]
+    return f"{kind} {x}", s, q, s.replace("My", "Your"), v
 
 
 def key(f):
     return f"recall {f[1]}"
 
 
-def facts(rng, n, subjects, train=True, draw=fact):
+def facts(rng, n, subjects, train=True):
     """n facts about new subjects, of the training or the held-out set."""
     out = []
     while len(out) < n:
-        f = draw(rng)
+        f = fact(rng)
         if f[0] not in subjects and held(key(f), 12) != train:
             subjects.add(f[0])
             out.append(f)
@@ -518,14 +309,16 @@ def make(rng, train, mode=None, tokens=None):
 def quiz(rng, mode):
     """Training only: many facts and at once many questions, which teaches the look-up with little text; long lists
     lead from the window to the compressed rows."""
-    n = rng.randint(2, 8) if rng.random() < 0.7 else rng.randint(8, 26)
-    some = facts(rng, n, set(), draw=entry if rng.random() < 0.5 else fact)
+    n = rng.randint(2, 6) if rng.random() < 0.6 else rng.randint(6, 14)
+    some = facts(rng, n, set())
     messages = [user(rng.choice(REMEMBER) + told(rng, some))]
     if rng.random() < 0.5:
         messages += [dict(ACKNOWLEDGE), user("")]
     else:
         messages[0]["content"] += "\n"
-    questions = rng.sample(some, rng.randint(2, min(n, 8)))
+    if rng.random() < 0.5:
+        messages[-1]["content"] += text(rng, rng.uniform(5, 100), True) + "\n"
+    questions = rng.sample(some, rng.randint(2, min(n, 10)))
     for f in questions:
         if messages[-1]["role"] == "assistant":
             messages.append(user(""))
