@@ -3,8 +3,8 @@
 usage: python training/lookup.py --tokenizer TOKENIZER_JSON --init DIR --out DIR [--steps N]
 
 In that mixture the look-up did not emerge in thousands of steps: few tokens need it, and the window serves
-the near ones.  Here nothing else counts: short lists of facts, questions at once, a window of 16 tokens, and a
-loss on the values alone.  A few minutes are enough, and what is forgotten comes back quickly.
+the near ones.  Here nothing else counts: short lists of facts, questions at once, a window of 16 tokens, and
+a loss on the values alone.  A few minutes are enough, and what is forgotten comes back quickly.
 """
 
 import argparse
