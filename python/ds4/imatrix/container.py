@@ -155,5 +155,5 @@ def _rows(values: NDArray[Any], name: str, path: Path) -> Iterator[bytes]:
         with np.errstate(over="ignore"):
             stored = np.asarray(row).astype("<f4")
         if not np.isfinite(stored).all():
-            raise ImatrixError("a sum does not fit float32", path=str(path), entry=name)
+            raise ImatrixError("a sum is not finite or does not fit float32", path=str(path), entry=name)
         yield stored.tobytes()

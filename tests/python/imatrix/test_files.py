@@ -434,9 +434,10 @@ def test_an_existing_file_is_replaced_only_on_request(tmp_path: Path, suffix: st
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, suffix: str) -> None:
     broken = counted_imatrix()
     entries = dict(broken.entries)
-    entries[DOWN] = Entry(np.full((N_EXPERT, N_FF), 1e300), np.ones(N_EXPERT))
-    with pytest.raises(ImatrixError, match="does not fit float32"):
-        Imatrix(entries).write(tmp_path / f"a.{suffix}")
+    for bad in (1e300, np.nan, np.inf):
+        entries[DOWN] = Entry(np.full((N_EXPERT, N_FF), bad), np.ones(N_EXPERT))
+        with pytest.raises(ImatrixError, match="not finite or does not fit float32"):
+            Imatrix(entries).write(tmp_path / f"a.{suffix}")
     with pytest.raises(ImatrixError, match="no data to write"):
         Imatrix({}).write(tmp_path / f"a.{suffix}")
     with pytest.raises(FileNotFoundError):
