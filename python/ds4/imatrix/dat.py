@@ -179,5 +179,7 @@ def _means(entry: Entry, name: str, path: Path) -> Iterator[NDArray[np.float32]]
     for matrix in range(entry.n_matrices):
         row = entry.mean(matrix)
         if not np.isfinite(row).all():
-            raise ImatrixError(f"the mean of matrix {matrix} is not finite or does not fit float32", path=str(path), entry=name)
+            raise ImatrixError(
+                f"the mean of matrix {matrix} is not finite or does not fit float32", path=str(path), entry=name
+            )
         yield row
