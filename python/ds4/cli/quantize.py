@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ds4.quantize import RECIPES, Plan, compare, plan_quantization
+from ds4.quantize.compare import compared_tensors
 
 from .opening import check_text
 from .terminal import ProgressLine, note
@@ -101,6 +102,8 @@ def command(
         if compare_gguf is None:
             for text in plan.notes:
                 note(text)
+        if compare_tensor:
+            compared_tensors(plan, compare_tensor)  # a wrong name is told before the work
         facts: dict[str, Any] = {}
         if dry_run:
             if not quiet:
@@ -109,7 +112,7 @@ def command(
         elif out is not None:
             facts = carry_out(plan, "quantizing", threads=threads, force=force)
         if compare_tensor and not dry_run:
-            facts["compare"] = _compare(plan, compare_tensor, compare_gguf or out, threads, quiet)
+            facts["compare"] = _compare(plan, compare_tensor, compare_gguf, threads, quiet)
         write_report(report, plan, facts)
     return 0
 
@@ -126,8 +129,9 @@ def _check_usage(out: Path | None, compare_tensor: tuple[str, ...], compare_gguf
 
 
 def _compare(
-    plan: Plan, names: tuple[str, ...], file: Path | None, threads: int | None, quiet: bool
+    plan: Plan, names: tuple[str, ...], other: Path | None, threads: int | None, quiet: bool
 ) -> list[dict[str, Any]]:
+    file = [f.path for f in plan.files] if other is None and plan.files else other
     line = ProgressLine("comparing", "values")
     try:
         errors = compare(plan, names, file=file, threads=threads, progress=lambda done, total, _: line(done, total))

@@ -155,6 +155,11 @@ class ProgressLine:
         self._begin = time.monotonic()
         self._next = self._begin + (0.3 if self._live else _LOG_PERIOD)
         self._drawn = False
+        self._skipped = 0
+
+    def skip(self, done: int) -> None:
+        """Say that so many units were finished before the work began: they do not count for the rate."""
+        self._skipped = done
 
     def __call__(self, done: int, total: int) -> None:
         """Report that `done` of `total` units are finished."""
@@ -162,12 +167,12 @@ class ProgressLine:
         if now < self._next or not total:
             return
         self._next = now + (_TTY_PERIOD if self._live else _LOG_PERIOD)
-        rate = done / (now - self._begin)
+        rate = (done - self._skipped) / (now - self._begin)
         if self._unit == "bytes":
             amount, speed = f"{done / 1e9:.2f} of {total / 1e9:.2f} GB", f"{rate / 1e6:.1f} MB/s"
         else:
             amount, speed = f"{done} of {total} {self._unit}", f"{rate:.1f} {self._unit}/s"
-        left = f", {_duration((total - done) / rate)} left" if done else ""
+        left = f", {_duration((total - done) / rate)} left" if rate > 0 else ""
         text = f"ds4: {self._what} {amount} ({100 * done // total} %), {speed}{left}"
         tell(f"\r\x1b[K{_cut(text)}" if self._live else text + "\n")
         self._drawn = self._live

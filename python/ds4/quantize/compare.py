@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ def compare(
     plan: Plan,
     names: Sequence[str],
     *,
-    file: str | os.PathLike[str] | None = None,
+    file: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[TensorError]:
@@ -141,8 +142,9 @@ def compare(
         The source, and the types and importance to try.
     names : sequence of str
         Names of tensors, or beginnings of names. Tables of expert ids are left out.
-    file : path-like, optional
-        A GGUF file whose tensors are compared; without it they are encoded as planned, and nothing is written.
+    file : path-like or sequence of path-like, optional
+        A GGUF file (or several) whose tensors are compared; without it they are encoded as planned, and nothing is
+        written.
     threads : int, optional
         Threads that encode; one per core unless given.
     progress : Progress, optional
@@ -155,14 +157,15 @@ def compare(
     OSError, ModelFileError, UnsupportedModelError, CheckpointError
         A file cannot be read or is damaged.
     """
-    chosen = _chosen(plan, names)
+    chosen = compared_tensors(plan, names)
     n_threads = threads or len(os.sched_getaffinity(0))
     total = sum(math.prod(t.source.ne) for t in chosen)
     done = 0
     out = []
-    other = None if file is None else GGUFSource(file)
-    try:
-        stored = None if other is None else _counterparts(chosen, other)
+    files = [] if file is None else [file] if isinstance(file, str | os.PathLike) else list(file)
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(contextlib.closing(GGUFSource(f))) for f in files]
+        stored = _counterparts(chosen, others) if others else None
         for t in chosen:
             sums = _Sums()
             counterpart = None if stored is None else stored[t.name]
@@ -173,13 +176,17 @@ def compare(
                 if progress is not None:
                     progress(done, total, t.name)
             out.append(sums.result(t.name, t.source.stored, t.type if counterpart is None else counterpart.stored))
-    finally:
-        if other is not None:
-            other.close()
     return out
 
 
-def _chosen(plan: Plan, names: Sequence[str]) -> list[TensorPlan]:
+def compared_tensors(plan: Plan, names: Sequence[str]) -> list[TensorPlan]:
+    """Return the tensors that names and beginnings of names stand for.
+
+    Raises
+    ------
+    PlanError
+        A name fits no tensor, or there are only tables of expert ids.
+    """
     for name in names:
         if not any(t.name.startswith(name) for t in plan.tensors):
             raise PlanError(f"no tensor of {plan.source.path} has a name that begins with {name!r}")
@@ -189,8 +196,8 @@ def _chosen(plan: Plan, names: Sequence[str]) -> list[TensorPlan]:
     return out
 
 
-def _counterparts(chosen: Sequence[TensorPlan], other: GGUFSource) -> dict[str, SourceTensor]:
-    found = {t.name: t for t in other.tensors}
+def _counterparts(chosen: Sequence[TensorPlan], others: Sequence[GGUFSource]) -> dict[str, SourceTensor]:
+    found = {t.name: t for other in others for t in other.tensors}
     faults = []
     for t in chosen:
         if t.name not in found:
@@ -199,7 +206,8 @@ def _counterparts(chosen: Sequence[TensorPlan], other: GGUFSource) -> dict[str, 
             faults.append(f"{t.name} has the dimensions {list(found[t.name].ne)}, the source {list(t.source.ne)}")
     if faults:
         more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
-        raise PlanError(f"{other.path} does not hold the tensors of the source:\n  " + "\n  ".join(faults[:10] + more))
+        where = " and ".join(str(other.path) for other in others)
+        raise PlanError(f"{where} does not hold the tensors of the source:\n  " + "\n  ".join(faults[:10] + more))
     return {t.name: found[t.name] for t in chosen}
 
 

@@ -131,7 +131,7 @@ class Plan:
         check_targets([(f.path, f.n_bytes) for f in self.files], force=force)
         for file in self.files[:1]:
             if any(t.name == "token_embd.weight" for t in file.tensors):  # else a file of the MTP block alone
-                check_runs(file.kvs, file.infos)
+                check_runs(file.kvs, file.infos, what="planned")
 
     def resume_key(self) -> str:
         """Return what the payloads depend on besides types: source, importance and version."""

@@ -13,7 +13,7 @@ from ds4.gguf_writer import GGUFWriter
 from ds4.progress import Progress
 
 from .encode import payload
-from .plan import FilePlan, Plan, TensorPlan
+from .plan import FilePlan, Plan, PlanError, TensorPlan
 from .recipes import role_of
 
 Tell = Callable[[str], None]
@@ -45,12 +45,16 @@ def carry_out(
 
     Raises
     ------
+    PlanError
+        It has no file.
     OSError, UnsupportedModelError
         As `Plan.check`; and a file cannot be read or written. What is finished then is kept (`kept_files`), as after
         an interruption.
     CheckpointError, ModelFileError
         The source is damaged or holds a value that cannot be written; nothing is kept.
     """
+    if not plan.files:
+        raise PlanError("the plan is for comparing only: it has no file to write")
     plan.check(force=force)
     n_threads = threads or len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
@@ -72,12 +76,14 @@ def kept_files(plan: Plan) -> list[Path]:
 def _writer(plan: Plan, file: FilePlan, force: bool, tell: Tell | None) -> GGUFWriter:
     part = partial_path(file.path)
     existed = part.exists() and part.stat().st_size > 0
+    if existed and tell is not None:
+        tell(f"{part} is left from an earlier run; reading it back")
     writer = GGUFWriter(file.path, file.kvs, file.infos, force=force, resume_key=plan.resume_key())
     if existed and tell is not None:
         if writer.n_done:
-            tell(f"continuing after {writer.n_done} of {len(file.tensors)} tensors, which {part} holds")
+            tell(f"continuing after {writer.n_done} of {len(file.tensors)} tensors")
         else:
-            tell(f"{part} is of other work (other source, options or version of ds4): starting from the beginning")
+            tell("it is of other work (other source, options or version of ds4): starting from the beginning")
     return writer
 
 
@@ -93,7 +99,10 @@ class _Counter:
         self._current: Generator[bytes | FileRange, None, None] | None = None
 
     def skip(self, file: FilePlan, n_done: int) -> None:
+        """Count what an earlier run finished."""
         self._done += sum(t.n_bytes for t in file.tensors[:n_done])
+        if self._progress is not None:
+            self._progress(self._done, self._total, file.tensors[min(n_done, len(file.tensors) - 1)].name)
 
     def stop(self) -> None:
         """End the thread that reads ahead, if writing stopped before a tensor was whole."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ds4 import gguf
 from ds4.imatrix import Entry, Imatrix, ImatrixError
-from ds4.quantize import PlanError, Policy, plan_conversion, plan_quantization, quantize
+from ds4.quantize import PlanError, Policy, plan_conversion, plan_quantization, plan_splice, quantize, splice
 from ds4.quantize.recipes import role_of
 from oracle import tiny_shapes
 from support.gguf_write import GGMLType, make_tensor
@@ -151,6 +151,21 @@ def test_embedded_model_as_a_source(tmp_path: Path) -> None:
     with ds4.GGUFFile(source) as file:
         lossy = {t.type for t in file.tensors.values()} & {"Q8_0", "Q4_K", "MXFP4"}
     assert all(any(f"are {kind}" in note and "add up" in note for note in notes) for kind in lossy & {"Q8_0"})
+
+
+def test_adjacent_experts_as_a_source(flash_bf16: Path, imatrix: Imatrix, tmp_path: Path) -> None:
+    """The layout of the source leaves no trace, in what is copied and in what is encoded."""
+    adjacent = tmp_path / "adjacent.gguf"
+    splice(plan_splice(flash_bf16, None, adjacent, layout="adjacent"))
+    policy = Policy("bf16", routed_w2="Q4_K")
+    _run(flash_bf16, tmp_path / "a.gguf", policy, imatrix=imatrix)
+    _run(adjacent, tmp_path / "b.gguf", policy, imatrix=imatrix)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_a_plan_for_comparing_writes_nothing(flash_bf16: Path) -> None:
+    with plan_quantization(flash_bf16, None, recipe="q4") as plan, pytest.raises(PlanError, match="no file to write"):
+        quantize(plan)
 
 
 # Metadata

@@ -10,8 +10,7 @@ from typing import Any
 import ds4
 import numpy as np
 import pytest
-from ds4.quantize import CheckpointError, convert, plan_conversion
-from ds4.quantize.policy import Policy
+from ds4.quantize import CheckpointError, Policy, convert, plan_conversion, plan_quantization, quantize
 from numpy.typing import NDArray
 from oracle import tiny_shapes
 from support.released import QUANTIZATION_CONFIG, decode_fp4, put, released_form
@@ -106,6 +105,15 @@ def test_a_model_with_mxfp4_experts_computes_the_same(released_flash: Path, tmp_
             session.sync(tokens)
             logits.append(session.logits())
     np.testing.assert_array_equal(logits[0], logits[1])
+
+
+def test_straight_into_a_recipe(released_flash: Path, tmp_path: Path) -> None:
+    """From FP4 to Q4_K by way of float32, as from the MXFP4 file between."""
+    _convert(released_flash, tmp_path / "between.gguf", "mxfp4", name="x")
+    _convert(released_flash, tmp_path / "a.gguf", "q4", name="x")
+    with plan_quantization(tmp_path / "between.gguf", tmp_path / "b.gguf", recipe="q4") as plan:
+        quantize(plan)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
 def _faulty(
