@@ -53,15 +53,15 @@ class Importance:
         SHA-256 of the file; "" without one.
     missing, unobserved : mapping of str to tuple of int
         Matrices (experts) without an entry, and with one that no token reached, by tensor.
-    n_weighted : int
-        Matrices that have weights from the file.
+    weighted : frozenset of str
+        Tensors of which at least one matrix has weights from the file.
     """
 
     imatrix: Imatrix | None = None
     digest: str = ""
     missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unobserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    n_weighted: int = 0
+    weighted: frozenset[str] = frozenset()
 
     def vector(self, name: str, n_columns: int, n_matrices: int, matrix: int) -> NDArray[np.float32] | None:
         """Return the measured importance of one matrix, or None where there is none."""
@@ -69,9 +69,9 @@ class Importance:
             return None
         return self.imatrix.lookup(name, n_columns, n_matrices, matrix)
 
-    def records(self) -> list[KV]:
-        """Return the records that say where the importance of a file came from."""
-        if self.imatrix is None or not self.n_weighted:
+    def records(self, names: Iterable[str]) -> list[KV]:
+        """Return the records of a file with these tensors that say where its importance came from."""
+        if self.imatrix is None or self.weighted.isdisjoint(names):
             return []
         return [
             KV("quantize.imatrix.file", "string", self.imatrix.source),
@@ -114,21 +114,20 @@ def plan_importance(
     if imatrix is None:
         return Importance(), _notes_without(tensors)
     gaps = imatrix.gaps((t.name, t.n_columns, t.n_matrices) for t in tensors)
-    n_gaps = sum(len(m) for part in (gaps.missing, gaps.unobserved) for m in part.values())
-    n_weighted = sum(t.n_matrices for t in tensors) - n_gaps
+    lack = {t.name: len(gaps.missing.get(t.name, ())) + len(gaps.unobserved.get(t.name, ())) for t in tensors}
+    weighted = frozenset(t.name for t in tensors if lack[t.name] < t.n_matrices)
     source = imatrix.source or None
-    if tensors and not n_weighted:
+    if tensors and not weighted:
         held = ", ".join(list(imatrix.entries)[:3])
         raise ImatrixError(
             f"it has no data for any of the {len(tensors)} tensors to be quantized by importance, the first "
             f"{tensors[0].name}; it holds {held}, ...: is it of another model?",
             path=source,
         )
-    importance = Importance(imatrix, digest, gaps.missing, gaps.unobserved, n_weighted)
+    importance = Importance(imatrix, digest, gaps.missing, gaps.unobserved, weighted)
     notes = _notes_of_gaps(tensors, gaps.missing, gaps.unobserved)
     notes += [note for t in tensors if (note := _note_of_zeros(t, importance))]
-    lacking = [t.name for t in tensors if _lacks(t.name, gaps.missing, gaps.unobserved)]
-    if strict and any(not is_mtp(name, n_layer) for name in lacking):
+    if strict and any(n and not is_mtp(name, n_layer) for name, n in lack.items()):
         raise ImatrixError("there is not data for everything:\n  " + "\n  ".join(notes), path=source)
     if not tensors:
         notes.append("no tensor is quantized by importance; the imatrix has no effect")
@@ -140,10 +139,6 @@ def fallback_of(kind: str) -> str:
     if kind in NEEDS_WEIGHTS:
         return f"{kind} by the sums of squares of its own columns"
     return f"{kind} without weights"
-
-
-def _lacks(name: str, *parts: Mapping[str, tuple[int, ...]]) -> bool:
-    return any(name in part for part in parts)
 
 
 def _notes_without(tensors: list[WantedTensor]) -> list[str]:

@@ -192,11 +192,11 @@ def make_plan(
     importance, told = plan_importance(wanted, data, digest, n_layer=source.n_layer, strict=imatrix_strict)
     files = []
     if out is not None:
-        records = _with_types(source.records(), source.title if name is None else name, policy, importance)
+        records = _with_types(source.records(), source.title if name is None else name, policy)
         inside = list(plans.values()) if mtp_out is None else [plans[t.name] for t in main]
-        files.append(_file(Path(out), records, inside))
+        files.append(_file(Path(out), records, inside, importance))
         if mtp_out is not None:
-            files.append(_file(Path(mtp_out), _mtp_records(records), [plans[t.name] for t in mtp]))
+            files.append(_file(Path(mtp_out), _mtp_records(records), [plans[t.name] for t in mtp], importance))
     return Plan(source, policy, importance, tuple(files), tuple(plans.values()), (*notes, *told))
 
 
@@ -247,14 +247,14 @@ def _check_sources(plans: dict[str, TensorPlan], allow_requantize: bool) -> list
     return out
 
 
-def _with_types(records: Sequence[KV], title: str, policy: Policy, importance: Importance) -> list[KV]:
+def _with_types(records: Sequence[KV], title: str, policy: Policy) -> list[KV]:
     replaced = {"general.name": KV("general.name", "string", title)}
     if policy.recipe is not None:
         replaced["general.file_type"] = KV("general.file_type", "u32", RECIPES[policy.recipe].file_type)
         replaced["general.quantization_version"] = KV("general.quantization_version", "u32", 2)
     out = [replaced.pop(kv.key, kv) for kv in records]
     place = max((i + 1 for i, kv in enumerate(out) if kv.key.startswith("general.")), default=0)
-    return [*out[:place], *replaced.values(), *out[place:], *importance.records()]
+    return [*out[:place], *replaced.values(), *out[place:]]
 
 
 def _mtp_records(records: Sequence[KV]) -> list[KV]:
@@ -262,7 +262,8 @@ def _mtp_records(records: Sequence[KV]) -> list[KV]:
     return [KV(kv.key, kv.type, f"{kv.value} MTP") if kv.key == "general.name" else kv for kv in out]
 
 
-def _file(path: Path, kvs: Sequence[KV], tensors: Sequence[TensorPlan]) -> FilePlan:
+def _file(path: Path, records: Sequence[KV], tensors: Sequence[TensorPlan], importance: Importance) -> FilePlan:
+    kvs = [*records, *importance.records(t.name for t in tensors)]
     layout = make_layout(kvs, [t.info for t in tensors])
     return FilePlan(path, tuple(kvs), tuple(tensors), layout.n_bytes, layout.n_bytes - len(layout.header))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ class _End:
         self.error = error
 
 
-def ahead(items: Iterable[T], depth: int = 1) -> Iterator[T]:
+def ahead(items: Iterable[T], depth: int = 1) -> Generator[T, None, None]:
     """Yield the items of an iterable, which runs in a thread of its own, at most `depth` and one items ahead.
 
     What the iterable raises is raised here, in its place. Leaving the iterator early ends the thread before the next

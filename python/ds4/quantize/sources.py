@@ -213,6 +213,10 @@ class GGUFSource:
         views = standard_tensors(self._file).values()
         self._check_types(views)
         n_block, n_mtp = (self._count(metadata, key) for key in ("block_count", "nextn_predict_layers"))
+        if n_block <= n_mtp:
+            raise UnsupportedModelError(
+                f"{ARCHITECTURE}.block_count says {n_block} layers, {n_mtp} of them for MTP", path=str(self.path)
+            )
         self.n_layer = n_block - n_mtp
         self.title = str(metadata.get("general.name", self.path.stem))
         self.notes: tuple[str, ...] = ()

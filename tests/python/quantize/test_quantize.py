@@ -182,6 +182,11 @@ def test_where_the_importance_came_from_is_recorded(flash_bf16: Path, imatrix: I
         assert (kept["quantize.imatrix.entries_count"], kept["quantize.imatrix.chunks_count"]) == (15, 12)
         assert kept.kind("quantize.imatrix.entries_count") == kept.kind("quantize.imatrix.chunks_count") == "u64"
         assert kept["general.file_type"] == 19
+    with plan_quantization(
+        flash_bf16, tmp_path / "c.gguf", policy=MIXED, imatrix=file, mtp_out=tmp_path / "d.gguf"
+    ) as plan:
+        told = [any(kv.key.startswith("quantize.") for kv in f.kvs) for f in plan.files]
+    assert told == [True, False], "the block's file owes nothing to it"
     # An earlier one is no longer true
     _run(tmp_path / "a.gguf", tmp_path / "b.gguf", "q8_0", allow_requantize=True)
     with ds4.GGUFFile(tmp_path / "b.gguf") as out:
@@ -382,6 +387,9 @@ def test_files_that_are_no_source(flash_bf16: Path, tmp_path: Path, tiny_gguf: C
     write_tiny_gguf(tmp_path / "part.gguf", "flash", changes={"split.count": u16(3)}, tensors=some)
     with pytest.raises(ds4.UnsupportedModelError, match="one of 3 parts"):
         plan_quantization(tmp_path / "part.gguf", out, recipe="q8_0")
+    write_tiny_gguf(tmp_path / "layers.gguf", "flash", changes={"deepseek4.block_count": None}, tensors=some)
+    with pytest.raises(ds4.UnsupportedModelError, match="block_count says 0 layers"):
+        plan_quantization(tmp_path / "layers.gguf", out, recipe="q8_0")
     (tmp_path / "cut.gguf").write_bytes(flash_bf16.read_bytes()[:-100_000])
     with pytest.raises(ds4.ModelFileError):
         plan_quantization(tmp_path / "cut.gguf", out, recipe="q8_0")
