@@ -143,7 +143,7 @@ uint64_t walk(const ds4_gguf *g) {
         if (row.empty()) continue;
         const uint64_t row_bytes = t.n_bytes / rows;
         for (uint64_t r = 0; r < rows; ++r)
-            if (ds4_dequantize(t.type, t.data + r * row_bytes, row_bytes, t.ne[0], row.data(), nullptr) != DS4_OK)
+            if (ds4_dequantize(t.type, t.data + r * row_bytes, row_bytes, t.ne[0], 1, row.data(), nullptr) != DS4_OK)
                 break;
     }
     return sum;
