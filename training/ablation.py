@@ -1,6 +1,6 @@
 """Turn off one mechanism of a trained model at a time and show what it was worth.
 
-usage: python training/ablation.py [--model FILE] [--sets DIR] [-n ITEMS] [--json FILE]
+usage: python training/ablation.py --sets DIR [--model FILE] [--json FILE]
 
 A mechanism is turned off in the weights: the script writes a copy of the model in which its tensors say
 "nothing", and measures that copy like any model, through the public interface.  So nothing but the weights
@@ -14,8 +14,8 @@ differs, and the engine needs no switches that nobody else wants.
   router        top-k layers always take the same experts
   sinks         attention cannot decline to look: all its weight goes to rows
 
---sets names the folder that make_sets.py wrote.  Each file in it is scored by its kind: bits per token of the
-answer (or of the text), and how often the most likely token is the right one.
+--sets names the folder that make_sets.py wrote.  Shown is what `likelihood` measures: nats per token of the held-out
+answers of each kind and of plain English, first of the model as it is, then how much is lost.
 """
 
 import argparse
@@ -24,32 +24,33 @@ import re
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 import ds4
+import numpy as np
 from ds4.gguf import GGUFFile, quantize
 from ds4.gguf_writer import GGUFWriter, TensorInfo, records_of
+
+from likelihood import likelihood
 
 IDENTITY = 40.0  # after the row softmax of the Sinkhorn iteration nothing is left of the other entries
 NO_SINK = -1e4
 
 
-def indexer(name, values, rng):
+def indexer(name, values, rng, ratio):
     if name.endswith("indexer.attn_q_b.weight"):
         return rng.normal(0, values.std(), values.shape)
     return None
 
 
 def empty_rows(*ratios):
-    def change(name, values, rng, layer_ratio):
-        if name.endswith("attn_compressor_norm.weight") and layer_ratio in ratios:
+    def change(name, values, rng, ratio):
+        if name.endswith("attn_compressor_norm.weight") and ratio in ratios:
             return np.zeros_like(values)
         return None
 
     return change
 
 
-def hc_mixing(name, values, rng):
+def hc_mixing(name, values, rng, ratio):
     if not name.startswith("blk."):
         return None
     n = 4  # streams
@@ -64,17 +65,17 @@ def hc_mixing(name, values, rng):
     return None
 
 
-def hash_routing(name, values, rng):
+def hash_routing(name, values, rng, ratio):
     return rng.permutation(values) if name.endswith("ffn_gate_tid2eid.weight") else None
 
 
-def router(name, values, rng):
+def router(name, values, rng, ratio):
     if name.startswith("blk.") and name.endswith("exp_probs_b.bias"):
-        return values + 100.0 * np.arange(len(values))  # the bias decides; the weights of the experts still vary
+        return values + 100.0 * np.arange(len(values))  # the bias decides
     return None
 
 
-def sinks(name, values, rng):
+def sinks(name, values, rng, ratio):
     return np.full_like(values, NO_SINK) if name.endswith("attn_sinks.weight") else None
 
 
@@ -102,8 +103,8 @@ def without(mechanism, source, out):
         ratios = file.metadata["deepseek4.attention.compress_ratios"]
         for name, tensor in file.tensors.items():
             block = re.match(r"blk\.(\d+)\.", name)
-            extra = {"layer_ratio": ratios[int(block[1])] if block else None} if "compressor" in mechanism else {}
-            new = change(name, tensor.numpy(), rng, **extra)
+            ratio = ratios[int(block[1])] if block else 0
+            new = change(name, tensor.numpy(), rng, ratio)
             if new is not None:
                 changed[name] = (
                     new.astype("<i4").tobytes() if tensor.type == "I32" else quantize(tensor.type, new)
@@ -115,3 +116,33 @@ def without(mechanism, source, out):
     if not changed:
         raise ValueError(f"{source} has no tensor that {mechanism} is about")
     return sorted(changed)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--sets", required=True, type=Path)
+    ap.add_argument("--model", type=Path, help="a GGUF file; default: the embedded model")
+    ap.add_argument("--json", type=Path, help="write the table to this file as well")
+    a = ap.parse_args()
+    source = a.model or ds4.Model.embedded_path()
+    rows = {"as it is": likelihood(source, a.sets)}
+    columns = list(rows["as it is"])
+    print(f"| {'without':14} | " + " | ".join(f"{c:>10}" for c in columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    print(f"| {'(as it is)':14} | " + " | ".join(f"{v:10.4f}" for v in rows["as it is"].values()) + " |")
+    with tempfile.TemporaryDirectory() as folder:
+        for mechanism in MECHANISMS:
+            path = Path(folder) / "ablated.gguf"
+            without(mechanism, source, path)
+            row = rows[mechanism] = likelihood(path, a.sets)
+            path.unlink()
+            more = (f"{row[c] - rows['as it is'][c]:+10.4f}" for c in columns)
+            print(f"| {mechanism:14} | " + " | ".join(more) + " |", flush=True)
+    if a.json:
+        a.json.write_text(
+            json.dumps(dict(model=str(source), nats_per_token=rows), indent=1), encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    main()
