@@ -19,6 +19,7 @@ A held-out item ends with a user message.  Items are split by the hash of what i
 sum, the arguments of a call, the wording of a question), see `common.held`.
 """
 
+import json
 import random
 
 from . import about, arithmetic, common, english, recall, smalltalk, tools
@@ -32,15 +33,15 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.40,
-    "tools": 0.09,
-    "chat": 0.10,
-    "ds4": 0.07,
+    "arithmetic": 0.38,
+    "tools": 0.12,
+    "chat": 0.11,
+    "ds4": 0.08,
     "mixed": 0.05,
-    "recall": 0.09,
-    "quiz": 0.24,
-    "echo": 0.02,
-    "english": 0.03,
+    "recall": 0.08,
+    "quiz": 0.10,
+    "echo": 0.03,
+    "english": 0.05,
 }
 
 
@@ -53,10 +54,18 @@ def conversation(kind, rng):
     else:
         item = KINDS[kind].make(rng, train=True)
     if kind in ("recall", "quiz"):
-        item["narrow"] = rng.random() < 0.6
+        item["narrow"] = rng.random() < 0.3
+    if kind == "tools":
+        item["stress"] = sorted(arguments(item["messages"]))
     item["kind"] = kind
     item["keep"] = rng.random() < 0.6
     return item
+
+
+def arguments(messages):
+    """The texts that the assistant passes to tools: what is hard about a call is to copy them."""
+    calls = (c["function"] for m in messages for c in m.get("tool_calls", ()))
+    return {v for f in calls for v in json.loads(f["arguments"]).values() if isinstance(v, str) and v}
 
 
 def mixed(rng):
