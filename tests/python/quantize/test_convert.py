@@ -199,7 +199,7 @@ def test_every_difference_is_listed(flash_weights: tiny_shapes.Weights, tmp_path
         ({"head_dim": None, "o_groups": "2"}, ("head_dim is missing", "o_groups")),
         ({"compress_ratios": [0, 0, 4]}, ("compress_ratios has 3 entries for 5 layers",)),
         ({"compress_ratios": [0, 0, 4, 64, 4, 0]}, ("compress_ratios", "64")),
-        ({"num_hidden_layers": 10000}, ("num_hidden_layers is 10000",)),
+        ({"num_hidden_layers": 10000}, ("num_hidden_layers is '10000'",)),
         ({"rope_scaling": {"type": "linear"}}, ("rope_scaling.type", "linear")),
         ({"rms_norm_eps": float("nan")}, ("rms_norm_eps",)),
         ({"quantization_config": {"quant_method": "awq"}}, ("quantization_config.quant_method is 'awq'", "'fp8'")),
