@@ -48,8 +48,8 @@ _FLAG_HELP = {
 }
 RECIPE_LIST = "\b\nRecipes:\n" + "\n".join(f"  {name:<8} {r.summary}" for name, r in RECIPES.items())
 TYPES_HELP = """Types are F32, F16, BF16, Q8_0, MXFP4, Q4_K, Q2_K and IQ2_XXS; case, - and _ do not matter, and "copy"
-keeps what the recipe says. A recipe sets the defaults; what an option names is of that type instead. The first rule that
-fits a tensor decides: --tensor-type, then --routed-*, then the families in the order of the list."""
+keeps what the recipe says. A recipe sets the defaults; what an option names is of that type instead. The first rule
+that fits a tensor decides: --tensor-type, then --routed-*, then the families in the order of the list."""
 
 
 def _collect(ctx: click.Context, param: click.Parameter, value: Any) -> None:
