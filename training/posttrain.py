@@ -22,13 +22,14 @@ import time
 import torch
 import torch.nn.functional as F
 
+from data import LONG_MIX, MIX
 from export import load_checkpoint, write_checkpoint
 from model import Model, make_config, use_compiled_sinkhorn
 from optim import Optimizer
 from tokenizer import Encoder
 from train import Validation, batches, padded
 
-LONG = 512  # the indexer selects every row of shorter sequences, so it learns nothing that matters from them
+LONG = 768  # the indexer selects every row of up to 512 tokens, so it learns nothing that matters from them
 ELSEWHERE = 0.1  # weight of a token that the assistant does not write, for the MTP block
 PAD_TOKEN = 2
 MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
@@ -82,7 +83,7 @@ def main():
     opt = Optimizer(muon, adam, a.lr, a.lr * 0.75)
     val = Validation(Encoder(a.tokenizer))
     indexed = [layer for layer in model.layers if layer.attn.indexer is not None and a.part != "mtp"]
-    data = batches(a.tokenizer, a.seed)
+    data = batches(a.tokenizer, a.seed, 768, LONG_MIX if a.part == "indexer" else MIX)
     t0, sums = time.time(), [0.0, 0.0, 0.0, 0]
     for step in range(1, a.steps + 1):
         x, w, _ = next(data)

@@ -37,20 +37,20 @@ def rows(t):
     return round(TOKENS / t)
 
 
-def make_shard(tokenizer, seed, k):
+def make_shard(tokenizer, seed, k, n, mix):
     """Encoded conversations of shard k: list of (ids, weights, whether the window is narrow)."""
     enc = Encoder(tokenizer)
-    return [(*enc.example(i), i.get("narrow", False)) for i in stream(f"{seed}-{k}", SHARD)]
+    return [(*enc.example(i), i.get("narrow", False)) for i in stream(f"{seed}-{k}", n, mix)]
 
 
-def batches(tokenizer, seed, first=0):
+def batches(tokenizer, seed, shard=SHARD, mix=MIX):
     """Endless (tokens [B,T], weights [B,T] of predicting each token, narrow) in a fixed order."""
     left = {(t, narrow): [] for t in BUCKETS for narrow in (False, True)}
     with futures.ProcessPoolExecutor(1) as pool:
-        k, job = first, pool.submit(make_shard, tokenizer, seed, first)
+        k, job = 0, pool.submit(make_shard, tokenizer, seed, 0, shard, mix)
         while True:
             examples, k = job.result(), k + 1
-            job = pool.submit(make_shard, tokenizer, seed, k)
+            job = pool.submit(make_shard, tokenizer, seed, k, shard, mix)
             out = []
             for ids, w, narrow in examples:
                 t = next((t for t in BUCKETS if len(ids) <= t), None)

@@ -33,14 +33,14 @@ KINDS = {
     "english": english,
 }
 MIX = {
-    "arithmetic": 0.38,
-    "tools": 0.12,
-    "chat": 0.11,
-    "ds4": 0.08,
-    "mixed": 0.05,
-    "recall": 0.08,
-    "quiz": 0.10,
-    "echo": 0.03,
+    "arithmetic": 0.33,
+    "tools": 0.22,
+    "chat": 0.09,
+    "ds4": 0.07,
+    "mixed": 0.04,
+    "recall": 0.07,
+    "quiz": 0.07,
+    "echo": 0.06,
     "english": 0.05,
 }
 
@@ -82,10 +82,13 @@ def mixed(rng):
     return dict(messages=messages, mode=mode, kind="mixed", keep=rng.random() < 0.6)
 
 
-def stream(seed, n):
-    """n training conversations in the proportions of MIX."""
+LONG_MIX = {"recall": 0.7, "tools": 0.2, "english": 0.1}
+
+
+def stream(seed, n, mix=MIX):
+    """n training conversations in the proportions of mix."""
     rng = random.Random(f"train-{seed}")
-    mix = {k: v for k, v in MIX.items() if k != "english" or english.available()}
+    mix = {k: v for k, v in mix.items() if k != "english" or english.available()}
     kinds, weights = list(mix), list(mix.values())
     return [conversation(rng.choices(kinds, weights)[0], rng) for _ in range(n)]
 
