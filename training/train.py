@@ -190,6 +190,14 @@ def split_params(model):
     return muon, adam
 
 
+def mixture(text):
+    """Shares of the kinds of conversations from an argument; kinds that are not named do not occur."""
+    mix = {kind: float(share) for kind, _, share in (part.partition("=") for part in text.split(","))}
+    if not mix.keys() <= MIX.keys():
+        raise argparse.ArgumentTypeError(f"unknown kinds {sorted(mix.keys() - MIX.keys())}")
+    return mix
+
+
 def link(path, target):
     tmp = path + ".tmp"
     if os.path.lexists(tmp):
@@ -211,6 +219,7 @@ def main():
     ap.add_argument("--minutes", type=float, default=10, help="between checkpoints")
     ap.add_argument("--validate", type=int, default=250, help="steps between validations")
     ap.add_argument("--resume", action="store_true")
+    ap.add_argument("--mix", type=mixture, default=MIX, help="shares of kinds: arithmetic=0.3,quiz=0.5,...")
     ap.add_argument("--init", help="start from this checkpoint folder instead of random weights")
     a = ap.parse_args()
     os.makedirs(a.out, exist_ok=True)
@@ -269,7 +278,7 @@ def work(rank, a, shared, barrier, queue):
     barrier.wait()
     parent = os.getppid()
     val = Validation(enc)
-    data = batches(a.tokenizer, a.seed)
+    data = batches(a.tokenizer, a.seed, mix=a.mix)
     for _ in range(step * RANKS):
         next(data)
     steps, decay_from = a.steps, a.decay_from
@@ -369,7 +378,7 @@ def work(rank, a, shared, barrier, queue):
     spent += time.time() - t0
     save(final=True)
     if rank == 0:
-        print(f"mixture {MIX}; {seen} tokens in {spent / 60:.1f} minutes")
+        print(f"mixture {a.mix}; {seen} tokens in {spent / 60:.1f} minutes")
         print(f"equal to: --seed {a.seed} --steps {steps} --decay-from {decay_from}", flush=True)
     os._exit(0)  # do not wait for the data worker
 
