@@ -83,6 +83,12 @@ class FileRange:
         return piece
 
 
+def file_identity(path: str | os.PathLike[str], fd: int) -> list[str | int]:
+    """Return path, size and time of the last change of an open file, whatever has that path now."""
+    state = os.fstat(fd)
+    return [os.path.abspath(path), state.st_size, state.st_mtime_ns]
+
+
 def _copy_file_range(source: int, target: int, offset: int, position: int, n: int) -> int:
     return os.copy_file_range(source, target, n, offset, position)
 

@@ -263,7 +263,8 @@ class _Adjacent:
         if self.faults:
             raise ModelFileError("damaged expert records:\n  " + "\n  ".join(self.faults[:30]), path=file.path)
         placed = dict(zip(order, (v for block in views for v in block), strict=True))
-        others = (_plain(t) for t in file.tensors.values() if t.name.removesuffix(_SUFFIX) not in self.prefixes)
+        records = {record_name(p) for p in self.prefixes}
+        others = (_plain(t) for t in file.tensors.values() if t.name not in records)
         total = len(file.tensors) + 2 * len(self.prefixes)
         out = (placed[i] if i in placed else next(others) for i in range(total))
         return {view.name: view for view in out}

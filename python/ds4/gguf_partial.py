@@ -64,9 +64,9 @@ class PartialFile:
         self.n_done = 0
         self._journal = self.path.with_name(self.path.name + ".journal")
         self._identity = hashlib.sha256(header + key.encode()).hexdigest()
-        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd: int | None = None
+        self._open_locked()
         try:
-            self._lock()
             self._read_back(header, payloads)
         except BaseException:
             self.close()
@@ -106,14 +106,18 @@ class PartialFile:
             os.close(self._fd)
             self._fd = None
 
-    def _lock(self) -> None:
-        assert self._fd is not None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            self._fd = None
-            raise OSError(errno.EBUSY, "another process is writing this file", str(self.path)) from None
+    def _open_locked(self) -> None:
+        while self._fd is None:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _has_name(fd, self.path):  # else a writer finished and took the name away before the lock was ours
+                    fd, self._fd = -1, fd
+            except BlockingIOError:
+                raise OSError(errno.EBUSY, "another process is writing this file", str(self.path)) from None
+            finally:
+                if fd >= 0:
+                    os.close(fd)
 
     def _records(self) -> list[int]:
         """CRCs of the finished tensors by the journal, in order; none when it is of other work."""
@@ -147,6 +151,13 @@ class PartialFile:
         # What follows is written again, and the journal goes on behind the tensors that are believed.
         lines = [{"identity": self._identity}] + [{"tensor": i, "crc": crcs[i]} for i in range(self.n_done)]
         self._journal.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="ascii")
+
+
+def _has_name(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _crc_at(fd: int, offset: int, n_bytes: int) -> int:

@@ -172,3 +172,9 @@ def test_a_wrong_standard_alignment(standard: Path, tmp_path: Path, value: int) 
     path = rewrite(standard, tmp_path / "a.gguf", edit=changed(ALIGNMENT_KEY, value))
     with GGUFFile(path) as file, pytest.raises(ModelFileError, match=f"{ALIGNMENT_KEY} is {value}"):
         standard_alignment(file)
+
+
+def test_a_tensor_named_like_the_prefix_of_a_block_is_no_record(standard: Path, tmp_path: Path) -> None:
+    path = rewrite(standard, tmp_path / "a.gguf", rename=renamed("output_norm.weight", name="blk.2."))
+    with GGUFFile(path) as file:
+        assert "blk.2." in standard_tensors(file)

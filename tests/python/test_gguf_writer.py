@@ -178,3 +178,25 @@ def test_room_that_is_taken_already_is_not_needed_again(tmp_path: Path, monkeypa
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     with pytest.raises(OSError, match="are free"):
         check_targets([(path, free + (64 << 30))])
+
+
+def test_a_name_that_a_writer_took_away_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer finishes, and removes its partial file, between our opening and locking it."""
+    from ds4 import gguf_partial
+
+    path, flock, seen = tmp_path / "a.gguf", gguf_partial.fcntl.flock, []
+
+    def late(fd: int, how: int) -> None:
+        flock(fd, how)
+        if not seen:
+            gguf_partial.partial_path(path).unlink()
+        seen.append(fd)
+
+    monkeypatch.setattr(gguf_partial.fcntl, "flock", late)
+    partial = gguf_partial.PartialFile(path, b"head", [(32, 4)], "key")
+    assert len(seen) == 2
+    handle = partial.open()
+    assert os.path.samestat(os.fstat(handle), os.stat(partial.path))
+    os.close(handle)
+    partial.discard()
+    assert list(tmp_path.iterdir()) == []

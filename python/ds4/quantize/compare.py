@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class _Sums:
 
     def add(self, chunk: Chunk, decoded: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
         source = chunk.values.astype(np.float64)
-        difference = decoded.astype(np.float64) - source
+        difference = decoded.astype(np.float64) - source  # both are finite: see `_pairs`
         squares = difference * difference
         rows = squares.mean(axis=1)
         self.n += source.size
@@ -155,7 +155,7 @@ def compare(
     PlanError
         A name fits no tensor, or the file lacks one or holds it in another shape.
     OSError, ModelFileError, UnsupportedModelError, CheckpointError
-        A file cannot be read or is damaged.
+        A file cannot be read or is damaged, or a value is not finite; the message says where.
     """
     chosen = compared_tensors(plan, names)
     n_threads = threads or len(os.sched_getaffinity(0))
@@ -169,12 +169,13 @@ def compare(
         for t in chosen:
             sums = _Sums()
             counterpart = None if stored is None else stored[t.name]
-            for chunk, decoded in _pairs(t, counterpart, plan.importance, n_threads):
-                weights = plan.importance.vector(t.name, t.source.ne[0], t.source.n_matrices, chunk.matrix)
-                sums.add(chunk, decoded, weights)
-                done += chunk.values.size
-                if progress is not None:
-                    progress(done, total, t.name)
+            with contextlib.closing(_pairs(t, counterpart, plan.importance, n_threads)) as pairs:
+                for chunk, decoded in pairs:
+                    weights = plan.importance.vector(t.name, t.source.ne[0], t.source.n_matrices, chunk.matrix)
+                    sums.add(chunk, decoded, weights)
+                    done += chunk.values.size
+                    if progress is not None:
+                        progress(done, total, t.name)
             out.append(sums.result(t.name, t.source.stored, t.type if counterpart is None else counterpart.stored))
     return out
 
@@ -213,18 +214,29 @@ def _counterparts(chosen: Sequence[TensorPlan], others: Sequence[GGUFSource]) ->
 
 def _pairs(
     plan: TensorPlan, stored: SourceTensor | None, importance: Importance, threads: int
-) -> Iterator[tuple[Chunk, NDArray[Any]]]:
+) -> Generator[tuple[Chunk, NDArray[Any]], None, None]:
     """Yield rows of the source, and what the tensor has in their place."""
     used = importance if stored is None and plan.by_importance else Importance()
     kind = plan.type if stored is None and plan.how == "encode" else "F32"
     for chunk in ahead(chunks(plan.source, kind, used)):
+        _check_finite(plan.source, chunk, chunk.values)
         if stored is not None:
-            yield chunk, stored.rows(chunk.matrix, chunk.first, len(chunk.values))
+            decoded = stored.rows(chunk.matrix, chunk.first, len(chunk.values))
+            _check_finite(stored, chunk, decoded)
+            yield chunk, decoded
         elif plan.how == "copy":
             yield chunk, chunk.values
         else:
             raw = encode(plan.source, plan.type, chunk, threads=threads)
             yield chunk, gguf.dequantize(plan.type, raw, chunk.values.size).reshape(chunk.values.shape)
+
+
+def _check_finite(tensor: SourceTensor, chunk: Chunk, values: NDArray[Any]) -> None:
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        problem = f"{values[row, column]} cannot be compared"
+        raise tensor.fault(chunk.matrix, f"row {chunk.first + row}, column {column}: {problem}")
 
 
 def _ratio(error: float, power: float) -> float:

@@ -13,7 +13,7 @@ from ds4 import gguf
 from ds4.errors import UnencodableValueError
 from ds4.file_range import FileRange
 
-from .importance import NEEDS_WEIGHTS, Importance
+from .importance import MAX_WEIGHT, NEEDS_WEIGHTS, Importance
 from .plan import TensorPlan
 from .prefetch import ahead
 from .sources import SourceTensor, n_rows_of
@@ -45,12 +45,27 @@ def chunks(tensor: SourceTensor, kind: str, importance: Importance) -> Iterator[
 
 
 def column_squares(tensor: SourceTensor, matrix: int) -> NDArray[np.float32]:
-    """Return the sums of squares of the columns of a matrix, float32 (width,), summed in row order."""
+    """Return the sums of squares of the columns of a matrix, float32 (width,), summed in row order.
+
+    Raises
+    ------
+    CheckpointError, ModelFileError
+        A value is not finite, or a sum is more than `MAX_WEIGHT`; the message says where.
+    """
     width, n_rows = tensor.ne[0], n_rows_of(tensor)
     step = max(1, CHUNK_VALUES // width)
     sums = np.zeros(width, np.float32)
     for first in range(0, n_rows, step):
-        gguf.add_column_squares(tensor.rows(matrix, first, min(step, n_rows - first)), sums)
+        values = tensor.rows(matrix, first, min(step, n_rows - first))
+        gguf.add_column_squares(values, sums)
+        good = sums <= MAX_WEIGHT  # a NaN is not
+        if good.all():
+            continue
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            row, column = bad[0]
+            raise tensor.fault(matrix, f"row {first + row}, column {column}: {values[row, column]} is not finite")
+        raise tensor.fault(matrix, f"column {int(good.argmin())}: its values are too large to be weighted by")
     return sums
 
 

@@ -20,7 +20,6 @@ from .hfconfig import ARCHITECTURE, Shape, model_keys, read_shape
 from .hftokenizer import tokenizer_keys
 from .hfweights import FP4Weight, Weight, pair_scales
 from .safetensors import Checkpoint, CheckpointError, read_json, shown
-from .sources import file_identity
 
 _MAX_CONFIG_BYTES = 1024 * 1024
 _FLOAT_TYPES = ("F32", "F16", "BF16", "FP8", "FP4")
@@ -133,7 +132,7 @@ class CheckpointSource:
 
     def identity(self) -> list[Any]:
         """Return path, size and time of every file that the weights come from."""
-        return ["checkpoint", *[file_identity(f.path) for f in self.checkpoint.files]]
+        return ["checkpoint", *[f.identity() for f in self.checkpoint.files]]
 
     def close(self) -> None:
         """Close the files."""

@@ -28,6 +28,9 @@ WEIGHTED_TYPES = ("Q2_K", "Q4_K", "IQ2_XXS")
 NEEDS_WEIGHTS = ("IQ2_XXS",)
 """Types that cannot be made without."""
 
+MAX_WEIGHT = 2.0**64
+"""Importance that the encoders take, at most."""
+
 _HASH_PIECE = 1 << 22
 
 
@@ -81,17 +84,18 @@ class Importance:
         ]
 
 
-def read_imatrix(source: str | os.PathLike[str] | Imatrix | None, n_experts: int | None) -> tuple[Imatrix | None, str]:
-    """Return importance data and the digest of its content."""
+def read_imatrix(source: str | os.PathLike[str] | Imatrix | None) -> tuple[Imatrix | None, str]:
+    """Return importance data and the digest of its content. How a .dat is divided is seen when a tensor looks it up."""
     if source is None:
         return None, ""
     if isinstance(source, Imatrix):
         return source, _content_digest(source)
+    data = Imatrix.read(source)
     digest = hashlib.sha256()
     with open(source, "rb") as f:
         while piece := f.read(_HASH_PIECE):
             digest.update(piece)
-    return Imatrix.read(source, n_experts=n_experts), digest.hexdigest()
+    return data, digest.hexdigest()
 
 
 def plan_importance(
@@ -126,7 +130,7 @@ def plan_importance(
         )
     importance = Importance(imatrix, digest, gaps.missing, gaps.unobserved, weighted)
     notes = _notes_of_gaps(tensors, gaps.missing, gaps.unobserved)
-    notes += [note for t in tensors if (note := _note_of_zeros(t, importance))]
+    notes += [note for t in tensors if (note := _check_weights(t, importance))]
     if strict and any(n and not is_mtp(name, n_layer) for name, n in lack.items()):
         raise ImatrixError("there is not data for everything:\n  " + "\n  ".join(notes), path=source)
     if not tensors:
@@ -164,11 +168,19 @@ def _notes_of_gaps(
     return out
 
 
-def _note_of_zeros(t: WantedTensor, importance: Importance) -> str | None:
-    """Blocks whose inputs were always zero have no weights to go by; the encoder takes ones there."""
+def _check_weights(t: WantedTensor, importance: Importance) -> str | None:
+    """Refuse weights beyond all use, and tell of blocks whose inputs were always zero: the encoder takes ones there."""
     found = []
     for matrix in range(t.n_matrices):
         weights = importance.vector(t.name, t.n_columns, t.n_matrices, matrix)
+        if weights is not None and not weights.max() <= MAX_WEIGHT:
+            source = importance.imatrix.source if importance.imatrix else ""
+            where = f"matrix {matrix}, column {int(weights.argmax())}"
+            raise ImatrixError(
+                f"{where}: a mean square of {weights.max()} is more than {MAX_WEIGHT:g}",
+                path=source or None,
+                entry=t.name,
+            )
         if weights is not None and gguf.unweighted_blocks(weights):
             found.append(matrix)
     if not found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -188,7 +188,7 @@ def make_plan(
     wanted = [
         WantedTensor(p.name, p.type, p.source.ne[0], p.source.n_matrices) for p in plans.values() if p.by_importance
     ]
-    data, digest = read_imatrix(imatrix, _n_experts(plans.values()))
+    data, digest = read_imatrix(imatrix)
     importance, told = plan_importance(wanted, data, digest, n_layer=source.n_layer, strict=imatrix_strict)
     files = []
     if out is not None:
@@ -208,14 +208,14 @@ def _same_file(path: Path, source: Path) -> bool:
     return path.exists() and source.is_file() and path.samefile(source)
 
 
-def _n_experts(plans: Iterable[TensorPlan]) -> int | None:
-    return next((p.source.n_matrices for p in plans if role_of(p.name) == "experts"), None)
-
-
 def _check_types(plans: dict[str, TensorPlan], policy: Policy) -> None:
     faults = type_faults({name: (p.source.ne, p.type) for name, p in plans.items()})
-    for prefix in policy.unused(plans):
-        faults.append(f"no tensor has a name that begins with {prefix!r} (--tensor-type)")
+    sources = [p.source for p in plans.values()]
+    for prefix in policy.unused((s.name, s.ne, s.nearest_type) for s in sources):
+        fits = any(s.name.startswith(prefix) for s in sources)
+        what = f"{'matrix' if fits else 'tensor'} has a name that begins with"
+        hint = "; vectors and tables must be named whole" if fits else ""
+        faults.append(f"no {what} {prefix!r} (--tensor-type){hint}")
     for name, p in plans.items():
         if (p.source.stored in ("I32", "I64")) != (p.type == "I32"):
             faults.append(

@@ -192,10 +192,14 @@ class Policy:
             return default
         return getattr(self, _family(name, leaf)) or default
 
-    def unused(self, names: Iterable[str]) -> list[str]:
-        """Return the names and beginnings of `tensor_types` that fit no tensor."""
-        known = list(names)
-        return [p for p, _ in self.tensor_types if not any(n.startswith(p) for n in known)]
+    def unused(self, tensors: Iterable[tuple[str, tuple[int, ...], str]]) -> list[str]:
+        """Return the names and beginnings of `tensor_types` that fit no tensor; each is (name, ne, source type)."""
+        known = [(name, _rank(ne) > 1 and kind in MADE_TYPES) for name, ne, kind in tensors]
+        return [
+            prefix
+            for prefix, _ in self.tensor_types
+            if not any(name == prefix or (is_matrix and name.startswith(prefix)) for name, is_matrix in known)
+        ]
 
 
 _FAMILIES = {field for targets in FLAGS.values() for field in targets}

@@ -23,6 +23,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from ds4.file_range import file_identity
+
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
@@ -212,6 +214,10 @@ class SafetensorsFile:
                 )
             done += n
         return out
+
+    def identity(self) -> list[str | int]:
+        """Return path, size and time of the last change."""
+        return file_identity(self.path, self._fd)
 
     def close(self) -> None:
         """Close the file; arrays that were read stay valid."""

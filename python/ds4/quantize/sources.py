@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4 import ModelFileError, UnsupportedModelError, gguf
-from ds4.file_range import FileRange
+from ds4.file_range import FileRange, file_identity
 from ds4.gguf_experts import LAYOUT_KEYS, WeightView, expert_layout, standard_alignment, standard_tensors
 from ds4.gguf_writer import KV, stored_records
 
@@ -105,12 +105,6 @@ def n_rows_of(tensor: SourceTensor) -> int:
     return math.prod(tensor.ne[1:]) // tensor.n_matrices
 
 
-def file_identity(path: Path) -> list[Any]:
-    """Return path, size and time of the last change of a file."""
-    state = os.stat(path)
-    return [str(path.absolute()), state.st_size, state.st_mtime_ns]
-
-
 @dataclass(frozen=True, slots=True)
 class _FileTensor:
     """A tensor of a GGUF file, wherever its layout puts the bytes."""
@@ -169,7 +163,10 @@ class _GGUFReader:
     def read(self, begin: int, count: int) -> bytes:
         pieces = []
         while count:
-            piece = os.pread(self._fd, count, begin)
+            try:
+                piece = os.pread(self._fd, count, begin)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
             if not piece:
                 raise ModelFileError(
                     f"ends at byte {begin}; was it replaced or shortened meanwhile?", path=str(self.path), offset=begin
@@ -180,6 +177,9 @@ class _GGUFReader:
 
     def range(self, begin: int, count: int) -> FileRange:
         return FileRange(self._fd, begin, count, str(self.path))
+
+    def identity(self) -> list[Any]:
+        return file_identity(self.path, self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -207,10 +207,19 @@ class GGUFSource:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.notes: tuple[str, ...] = ()
         self._file = gguf.GGUFFile(path)
-        metadata = self._file.metadata
+        try:
+            views = self._examine(self._file.metadata)
+            self._reader = _GGUFReader(self.path)
+        except BaseException:
+            self._file.close()
+            raise
+        self.tensors = tuple(_FileTensor(view, self._reader) for view in views)
+
+    def _examine(self, metadata: gguf.Metadata) -> list[WeightView]:
         self._check(metadata)
-        views = standard_tensors(self._file).values()
+        views = list(standard_tensors(self._file).values())
         self._check_types(views)
         n_block, n_mtp = (self._count(metadata, key) for key in ("block_count", "nextn_predict_layers"))
         if n_block <= n_mtp:
@@ -219,9 +228,7 @@ class GGUFSource:
             )
         self.n_layer = n_block - n_mtp
         self.title = str(metadata.get("general.name", self.path.stem))
-        self.notes: tuple[str, ...] = ()
-        self._reader = _GGUFReader(self.path)
-        self.tensors = tuple(_FileTensor(view, self._reader) for view in views)
+        return views
 
     def _check(self, metadata: gguf.Metadata) -> None:
         found = metadata.get("general.architecture")
@@ -261,7 +268,7 @@ class GGUFSource:
 
     def identity(self) -> list[Any]:
         """Return path, size and time of the file."""
-        return ["gguf", file_identity(self.path)]
+        return ["gguf", self._reader.identity()]
 
     def close(self) -> None:
         """Close the file."""

@@ -231,3 +231,13 @@ def test_every_recipe_gives_gate_and_up_one_type() -> None:
     for recipe in RECIPES:
         infos = _types(shape, Policy(recipe), [*expected_tensors(shape), *expected_mtp_tensors(shape)])
         assert type_faults({n: (t.ne, t.type) for n, t in infos.items()}) == []
+
+
+def test_the_beginning_of_the_name_of_a_vector_fits_nothing() -> None:
+    policy = Policy(tensor_types=(("blk.0.attn_norm", "F16"), ("blk.0.attn_q", "Q8_0"), ("blk.0.ffn_gate_tid", "F16")))
+    tensors = [
+        ("blk.0.attn_norm.weight", (256,), "F32"),
+        ("blk.0.attn_q_a.weight", (256, 64), "BF16"),
+        ("blk.0.ffn_gate_tid2eid.weight", (6, 500), "I32"),
+    ]
+    assert policy.unused(tensors) == ["blk.0.attn_norm", "blk.0.ffn_gate_tid"]

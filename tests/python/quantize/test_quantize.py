@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from ds4 import gguf
 from ds4.imatrix import Entry, Imatrix, ImatrixError
-from ds4.quantize import PlanError, Policy, plan_conversion, plan_quantization, plan_splice, quantize, splice
+from ds4.quantize import PlanError, Policy, compare, plan_conversion, plan_quantization, plan_splice, quantize, splice
 from ds4.quantize.recipes import role_of
 from oracle import tiny_shapes
 from support.gguf_write import GGMLType, make_tensor
@@ -362,8 +363,9 @@ def test_two_bits_are_no_source(tiny_gguf: Callable[..., Path], tmp_path: Path) 
     assert any("IQ2_XXS in the source and become Q4_K" in n for n in notes)
 
 
+@pytest.mark.parametrize("kind", ["Q4_K", "IQ2_XXS"])  # the latter sums squares first
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_named(tmp_path: Path, bad: float) -> None:
+def test_values_that_are_not_finite_are_named(tmp_path: Path, bad: float, kind: str) -> None:
     source = tmp_path / "bad.gguf"
     tensors = tiny_tensors("flash", types=RECIPES["bf16"])
     at = next(i for i, t in enumerate(tensors) if t.name == DOWN)
@@ -372,8 +374,56 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, bad: float) -> Non
     tensors[at] = make_tensor(DOWN, GGMLType.BF16, raw.shape, raw.tobytes())
     write_tiny_gguf(source, "flash", tensors=tensors)
     with pytest.raises(ds4.ModelFileError, match=rf"bad\.gguf.*{DOWN}, expert 11, row 40, column 3"):
-        _run(source, tmp_path / "out.gguf", MIXED)
+        _run(source, tmp_path / "out.gguf", Policy("q4", tensor_types=((DOWN, kind),)))
     assert [p.name for p in tmp_path.iterdir()] == ["bad.gguf"]
+    with (
+        plan_quantization(source, tmp_path / "out.gguf", policy=Policy("q4")) as plan,
+        pytest.raises(ds4.ModelFileError, match=rf"bad\.gguf.*{DOWN}, expert 11, row 40, column 3"),
+    ):
+        compare(plan, [DOWN], file=source)
+
+
+def test_values_too_large_to_weight_by_are_named(tmp_path: Path) -> None:
+    source = tmp_path / "big.gguf"
+    tensors = tiny_tensors("flash", types=RECIPES["bf16"])
+    at = next(i for i, t in enumerate(tensors) if t.name == DOWN)
+    raw = np.frombuffer(tensors[at].data, "<u2").reshape(16, 256, 256).copy()
+    raw[2, 7, 9] = np.float32(1e12).view(np.uint32) >> 16
+    tensors[at] = make_tensor(DOWN, GGMLType.BF16, raw.shape, raw.tobytes())
+    write_tiny_gguf(source, "flash", tensors=tensors)
+    with pytest.raises(ds4.ModelFileError, match=rf"big\.gguf.*{DOWN}, expert 2, column 9: its values are too large"):
+        _run(source, tmp_path / "out.gguf", Policy("q4", tensor_types=((DOWN, "IQ2_XXS"),)))
+
+
+def test_importance_beyond_all_use_is_refused(flash_bf16: Path, imatrix: Imatrix, tmp_path: Path) -> None:
+    entries = dict(imatrix.entries)
+    sums = entries[DOWN].sums.astype(np.float64)
+    sums[3, 5] = 1e30 * entries[DOWN].counts[3]
+    entries[DOWN] = Entry(sums, entries[DOWN].counts)
+    with pytest.raises(ds4.ModelFileError, match=rf"{DOWN}: matrix 3, column 5: a mean square of 1\.0"):
+        plan_quantization(flash_bf16, tmp_path / "out.gguf", recipe="q2", imatrix=Imatrix(entries))
+
+
+def test_one_vector_for_all_experts(flash_bf16: Path, tmp_path: Path) -> None:
+    """A .dat does not say how it is divided: 256 values are one vector, not 16 parts of one."""
+    vector = np.arange(1, 257, dtype=np.float32)
+    Imatrix({DOWN: Entry(vector[None, :], np.ones(1))}).write(tmp_path / "one.dat")
+    with plan_quantization(flash_bf16, tmp_path / "out.gguf", recipe="q4", imatrix=tmp_path / "one.dat") as plan:
+        for expert in (0, 15):
+            assert np.array_equal(plan.importance.vector(DOWN, 256, 16, expert), vector)
+
+
+def test_a_read_error_names_the_source(flash_bf16: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ds4.quantize import sources
+
+    def broken(fd: int, n: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with plan_quantization(flash_bf16, tmp_path / "out.gguf", recipe="q8_0") as plan:
+        monkeypatch.setattr(sources.os, "pread", broken)
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            compare(plan, [DOWN])
+    assert caught.value.filename == str(flash_bf16)
 
 
 def test_files_that_are_no_source(flash_bf16: Path, tmp_path: Path, tiny_gguf: Callable[..., Path]) -> None:
