@@ -251,8 +251,11 @@ class GGUFWriter:
         ------
         FileExistsError
             The name was taken meanwhile and `force` is not set.
+        OSError
+            It is that of a device or a pipe.
         """
         assert self._temporary is not None, "publish() before write()"
+        check_replaceable(self.path)
         if not self.force:
             self._link()
         else:
@@ -306,23 +309,36 @@ def write_sparse(f: BinaryIO, layout: Layout) -> None:
     os.truncate(f.fileno(), layout.n_bytes)
 
 
+def check_replaceable(path: Path) -> None:
+    """Check that a name is free or that of a regular file: renaming a file to it would put it in a device's place.
+
+    Raises
+    ------
+    OSError
+        It is a directory, a device, a pipe or a socket.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory; give a file name", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is a device or a pipe; give the name of a regular file", str(path))
+
+
 def check_targets(targets: Sequence[tuple[Path, int]], *, force: bool = False) -> None:
     """Check that files of given sizes can be written, together, without writing anything.
 
     Raises
     ------
     OSError
-        A name is taken (and `force` is not set) or is a directory, or its directory is missing, not writable or
+        A name is taken (and `force` is not set) or is no regular file's, or its directory is missing, not writable or
         too full.
     """
     needed: dict[int, int] = {}
     for path, n_bytes in targets:
         parent = path.parent
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "is a directory; give a file name", str(path))
+        check_replaceable(path)
         if not parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(parent))
-        if path.exists() and not force:
+        if os.path.lexists(path) and not force:
             raise FileExistsError(errno.EEXIST, "exists already; --force replaces it", str(path))
         if not os.access(parent, os.W_OK):
             raise PermissionError(errno.EACCES, "the directory is not writable", str(parent))

@@ -33,6 +33,7 @@ def check_plot(path: Path) -> None:
     _figure_module()
     for wrong, code in (
         (path.is_dir(), errno.EISDIR),
+        (path.exists() and not path.is_file(), errno.EINVAL),
         (not path.parent.is_dir(), errno.ENOENT),
         (not os.access(path.parent, os.W_OK), errno.EACCES),
     ):

@@ -200,3 +200,24 @@ def test_a_name_that_a_writer_took_away_is_not_locked(tmp_path: Path, monkeypatc
     os.close(handle)
     partial.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Nor is a device: as root, `--force` with /dev/null as the name would take it from the whole machine."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="is a device or a pipe"):
+        check_targets([(path, 0)], force=True)
+    with GGUFWriter(path, KVS, TENSORS, force=True) as writer:
+        writer.write([payload(t, i)] for i, t in enumerate(TENSORS))
+        with pytest.raises(OSError, match="is a device or a pipe"):
+            writer.publish()
+    assert path.is_fifo() and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_dangling_link_is_seen_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "out.gguf"
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="exists already"):
+        check_targets([(path, 0)])
+    check_targets([(path, 0)], force=True)

@@ -9,6 +9,7 @@ import click
 from ds4.quantize import RECIPES, plan_conversion
 
 from .opening import check_text
+from .output import keep_apart
 from .terminal import note
 from .weights import (
     RECIPE_LIST,
@@ -62,6 +63,7 @@ def command(
 ) -> int:
     """Run the command."""
     check_text(name or "", "name")
+    keep_apart([out, mtp_out, json_file], [source, imatrix])
     with (
         report_file(json_file) as report,
         plan_conversion(

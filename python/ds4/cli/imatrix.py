@@ -21,7 +21,7 @@ from ds4.plotting import check_plot
 
 from .memory import available_memory, require_memory
 from .options import MAX_CONTEXT, Whole, take
-from .output import OutputFile
+from .output import OutputFile, keep_apart
 from .terminal import ProgressLine, note
 
 _GROUP = """\b
@@ -75,6 +75,7 @@ def corpus_command(files: Sequence[Path], out: Path, force: bool) -> int:
     """Run the command."""
     if not files:
         raise click.UsageError("give files of chats or text")
+    keep_apart([out], files)
     n = write_corpus(out, _prompts(files), force=force)
     note(f"wrote {out}: {n} prompts, {out.stat().st_size} bytes")
     return 0
@@ -128,6 +129,7 @@ def collect_command(
     if not files:
         raise click.UsageError(" ".join(_NO_PROMPTS.split()))
     _check_suffix(out)
+    keep_apart([out, plot, json_file], [*files, model, mtp])
     check_targets([(out, 0)], force=force)
     if plot is not None:
         check_plot(plot)
@@ -192,6 +194,7 @@ how many experts there are: other models than Flash and Pro need --experts, or -
 @_JSON
 def show_command(file: Path, experts: int | None, model: Path | None, plot: Path | None, json_file: Path | None) -> int:
     """Run the command."""
+    keep_apart([plot, json_file], [file, model])
     tensors = _expert_tensors(model) if model is not None else []
     if tensors and experts is None:
         experts = tensors[0][2]
@@ -232,6 +235,7 @@ def merge_command(files: Sequence[Path], out: Path, experts: int | None, force: 
     if len(files) < 2:
         raise click.UsageError("give two files or more")
     _check_suffix(out)
+    keep_apart([out], files)
     first, *others = (Imatrix.read(file, n_experts=experts) for file in files)
     merged = first.merge(others)
     merged.write(out, force=force)
@@ -255,6 +259,7 @@ The suffix of OUT says the form. A .dat keeps means only; made into .gguf it cou
 def convert_command(source: Path, out: Path, experts: int | None, force: bool) -> int:
     """Run the command."""
     _check_suffix(out)
+    keep_apart([out], [source])
     imatrix = Imatrix.read(source, n_experts=experts)
     imatrix.write(out, force=force)
     note(f"wrote {out}: {imatrix.n_entries} entries")

@@ -7,10 +7,55 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import click
+
+_CHECKPOINT_NAMES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+def keep_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Check that no file that is read, and none that another option writes, would be replaced by an output.
+
+    Parameters
+    ----------
+    outputs, inputs : iterables
+        Paths of the command line; None and ``-`` do not count, nor do devices and pipes. Of an input that is
+        a checkpoint directory the files of the checkpoint count.
+
+    Raises
+    ------
+    click.UsageError
+        Two are the same file, whatever their names.
+    """
+    read = [p for p in inputs if p is not None]
+    written: list[Path] = []
+    for path in outputs:
+        if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
+            continue
+        for other in read:
+            if _same(path, other) or _is_in_checkpoint(path, other):
+                raise click.UsageError(f"{path} is read by this command and would be replaced; write to another file")
+        for other in written:
+            if _same(path, other):
+                raise click.UsageError(f"{path} is the name of two outputs; give each its own")
+        written.append(path)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_in_checkpoint(path: Path, directory: Path) -> bool:
+    if path.name not in _CHECKPOINT_NAMES and not path.name.endswith((".safetensors", ".safetensors.index.json")):
+        return False
+    return directory.is_dir() and path.exists() and _same(path.parent, directory)
 
 
 class OutputFile:

@@ -11,6 +11,7 @@ from ds4.quantize import RECIPES, Plan, compare, plan_quantization
 from ds4.quantize.compare import compared_tensors
 
 from .opening import check_text
+from .output import keep_apart
 from .terminal import ProgressLine, note
 from .weights import (
     RECIPE_LIST,
@@ -85,6 +86,7 @@ def command(
     """Run the command."""
     check_text(name or "", "name")
     _check_usage(out, compare_tensor, compare_gguf, dry_run)
+    keep_apart([out, mtp_out, json_file], [source, imatrix, compare_gguf])
     quiet = str(json_file) == "-"
     with (
         report_file(json_file) as report,

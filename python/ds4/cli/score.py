@@ -42,7 +42,7 @@ from .diagnostics import source_of
 from .memory import available_memory, require_memory
 from .opening import make_session, opened_model
 from .options import MAX_CONTEXT, FiniteFloat, Whole, take
-from .output import OutputFile
+from .output import OutputFile, keep_apart
 from .score_tables import (
     comparison_table,
     divergence_note,
@@ -161,6 +161,7 @@ def text_command(
 ) -> int:
     """Score texts."""
     settings = _settings(ctx, **values)
+    keep_apart([json_file], [*files, settings.model])
     texts = [(str(path), read_utf8(path)) for path in files]
     with _outputs(json_file) as outputs, opened_model(settings) as model:
         n_ctx = ctx or _text_ctx(texts, model.tokenizer)
@@ -200,6 +201,7 @@ reads it."""
 def cases_command(file: Path, ctx: int | None, out: Path | None, json_file: Path | None, **values: Any) -> int:
     """Score continuations."""
     settings = _settings(ctx, **values)
+    keep_apart([out, json_file], [file, settings.model])
     if out is None and json_file is None:
         out = Path("-")
     with _outputs(json_file, out) as outputs, opened_model(settings) as model:
@@ -256,6 +258,7 @@ def against_command(
     settings = _settings(ctx, **values)
     if settings.model is None:
         raise click.UsageError("-m is needed: the quantized model")
+    keep_apart([json_file], [*files, settings.model, parent])
     theirs = replace(settings, model=parent)
     if stride is not None and all(path.suffix in CASE_SUFFIXES for path in files):
         raise click.UsageError("--stride has no effect on cases; it belongs to texts")
@@ -308,6 +311,7 @@ below 0 the new run is better. A case is won, lost, or a tie to 1e-9."""
 @_json_option
 def compare_command(old: Path, new: Path, plot: Path | None, json_file: Path | None) -> int:
     """Compare runs."""
+    keep_apart([plot, json_file], [old, new])
     if plot is not None:
         from ds4.plotting import check_plot
         from ds4.score.plots import plot_comparison
@@ -370,6 +374,7 @@ def vectors_command(
 ) -> int:
     """Run or record vectors."""
     settings = _settings(ctx, **values)
+    keep_apart([record, json_file], [*files, settings.model])
     if record is not None:
         if skip or base is not None or json_file is not None:
             raise click.UsageError("--skip, --base and --json have no effect with --record")

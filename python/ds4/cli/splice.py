@@ -14,7 +14,7 @@ from ds4.gguf_partial import partial_path
 from ds4.quantize import SplicePlan, format_layers, parse_layers, plan_splice, splice
 
 from .memory import show_size
-from .output import OutputFile
+from .output import OutputFile, keep_apart
 from .terminal import ProgressLine, note
 
 _EXAMPLES = """\b
@@ -72,6 +72,7 @@ def command(
         raise click.UsageError("--layers, --mtp and --record need a donor: BASE DONOR OUT")
     if donor is None and layout is None:
         raise click.UsageError("give a donor and --layers, or a --layout")
+    keep_apart([out, report], [base, donor])
     with plan_splice(base, donor, out, layers=layers, mtp=mtp, layout=layout, record=record) as plan:
         if report is not None:
             with OutputFile(report) as file:
