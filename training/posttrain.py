@@ -30,7 +30,7 @@ from tokenizer import Encoder
 from train import Validation, batches, padded
 
 LONG = 768  # the indexer selects every row of up to 512 tokens, so it learns nothing that matters from them
-ELSEWHERE = 0.1  # weight of a token that the assistant does not write, for the MTP block
+ELSEWHERE = 0.03  # weight of a token that the assistant does not write, for the MTP block
 PAD_TOKEN = 2
 MTP = ("mtp", "mtp_out", "enorm", "hnorm", "e_proj", "h_proj")
 
