@@ -26,6 +26,7 @@ Python itself would raise (with errno and file name), and exhausted host memory 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 __all__ = [
     "STATUS_CLASSES",
@@ -45,6 +46,7 @@ __all__ = [
     "UnsupportedModelError",
     "WeightDataError",
     "error_of_status",
+    "listed_faults",
 ]
 
 
@@ -159,6 +161,12 @@ STATUS_CLASSES: dict[int, type[Exception]] = {
     14: InternalError,  # DS4_E_INTERNAL
 }
 """Class of each status code of the C interface (status.h). 0 is success and has none."""
+
+
+def listed_faults(faults: Sequence[str], most: int = 30) -> str:
+    """Return faults as lines of a message, each on its own: the first ones, and how many more there are."""
+    more = [f"and {len(faults) - most} more"] if len(faults) > most else []
+    return "".join(f"\n  {line}" for line in [*faults[:most], *more])
 
 
 def error_of_status(

@@ -93,6 +93,18 @@ def type_info(kind: int | str) -> TypeInfo:
     return TypeInfo(kind, name, block_elements, block_bytes)
 
 
+def stripped(ne: tuple[int, ...]) -> tuple[int, ...]:
+    """Return dimensions without the ones at the end; one stays."""
+    while len(ne) > 1 and ne[-1] == 1:
+        ne = ne[:-1]
+    return ne
+
+
+def aligned(n: int, alignment: int) -> int:
+    """Return the next multiple of `alignment` that is `n` or more."""
+    return -(-n // alignment) * alignment
+
+
 def dequantize(kind: int | str, data: ReadableBuffer, n: int | None = None, *, threads: int = 1) -> NDArray[np.float32]:
     """Decode stored values into float32.
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import ModelFileError
-from .gguf import GGUFFile, GGUFTensor, TypeInfo, type_info
+from .errors import ModelFileError, listed_faults
+from .gguf import GGUFFile, GGUFTensor, TypeInfo, aligned, stripped, type_info
 
 PARTS = ("gate", "up", "down")
 """The matrices of an expert, in the order of a record."""
@@ -86,10 +86,10 @@ def expert_record(sizes: Sequence[int]) -> ExpertRecord:
     """Lay out a record from the bytes of its gate, up and down matrix."""
     offsets, end = [], 0
     for size in sizes:
-        offsets.append(_aligned(end, PART_ALIGNMENT))
+        offsets.append(aligned(end, PART_ALIGNMENT))
         end = offsets[-1] + size
     return ExpertRecord(
-        (offsets[0], offsets[1], offsets[2]), (sizes[0], sizes[1], sizes[2]), _aligned(end, RECORD_ALIGNMENT)
+        (offsets[0], offsets[1], offsets[2]), (sizes[0], sizes[1], sizes[2]), aligned(end, RECORD_ALIGNMENT)
     )
 
 
@@ -261,7 +261,7 @@ class _Adjacent:
         views = self._views()
         order = self._order() if not self.faults else []
         if self.faults:
-            raise ModelFileError("damaged expert records:\n  " + "\n  ".join(self.faults[:30]), path=file.path)
+            raise ModelFileError(f"damaged expert records:{listed_faults(self.faults)}", path=file.path)
         placed = dict(zip(order, (v for block in views for v in block), strict=True))
         records = {record_name(p) for p in self.prefixes}
         others = (_plain(t) for t in file.tensors.values() if t.name not in records)
@@ -291,7 +291,7 @@ class _Adjacent:
         sizes = [info.n_bytes(dims[part][0]) * dims[part][1] for part, info in zip(PARTS, infos, strict=True)]
         record = expert_record(sizes)
         wanted = (record.n_bytes, n_expert)
-        if holder.type != "I8" or _stripped(holder.ne) != _stripped(wanted):
+        if holder.type != "I8" or stripped(holder.ne) != stripped(wanted):
             raise ValueError(f"{holder.type} {list(holder.ne)}, wanted I8 {list(wanted)}")
         return [
             WeightView(
@@ -355,13 +355,3 @@ def _number(file: GGUFFile, key: str) -> int:
     if type(value) is not int or value < 0:
         raise ModelFileError(f"metadata {key} is {'missing' if value is None else 'no count'}", path=file.path)
     return value
-
-
-def _stripped(ne: tuple[int, ...]) -> tuple[int, ...]:
-    while len(ne) > 1 and ne[-1] == 1:
-        ne = ne[:-1]
-    return ne
-
-
-def _aligned(n: int, alignment: int) -> int:
-    return -(-n // alignment) * alignment

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from .file_range import FileRange
-from .gguf import GGUFFile, type_info
+from .gguf import GGUFFile, aligned, type_info
 from .gguf_partial import PartialFile, partial_bytes
 
 ALIGNMENT = 32
@@ -124,7 +124,7 @@ def make_layout(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> Layout:
     relative, position = [], 0
     for tensor in tensors:
         relative.append(position)
-        position += _aligned(tensor.n_bytes, alignment)
+        position += aligned(tensor.n_bytes, alignment)
     parts = [b"GGUF", struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
     parts += [kv.encode() for kv in kvs]
     for tensor, offset in zip(tensors, relative, strict=True):
@@ -132,7 +132,7 @@ def make_layout(kvs: Sequence[KV], tensors: Sequence[TensorInfo]) -> Layout:
         parts.append(struct.pack(f"<I{len(tensor.ne)}Q", len(tensor.ne), *tensor.ne))
         parts.append(struct.pack("<IQ", type_info(tensor.type).id, offset))
     header = b"".join(parts)
-    header += bytes(_aligned(len(header), alignment) - len(header))
+    header += bytes(aligned(len(header), alignment) - len(header))
     return Layout(header, tuple(len(header) + o for o in relative), len(header) + position)
 
 
@@ -211,7 +211,7 @@ class GGUFWriter:
                 )
             with os.fdopen(handle, "wb") as f:
                 self._write_to(f, payloads)
-            os.chmod(self._temporary, 0o666 & ~_umask())
+            os.chmod(self._temporary, 0o666 & ~umask())
         except OSError as error:
             if error.filename is None:
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
@@ -264,7 +264,7 @@ class GGUFWriter:
         if self._partial is not None:
             self._partial.discard()
             self._temporary = None
-        _sync_directory(self.path.parent)
+        sync_directory(self.path.parent)
 
     def _link(self) -> None:
         # A hard link fails when the name is taken; a rename would replace the file.
@@ -354,17 +354,15 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _aligned(n: int, alignment: int) -> int:
-    return -(-n // alignment) * alignment
-
-
-def _umask() -> int:
+def umask() -> int:
+    """Return the permissions that new files of this process lack."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Have the names of a directory on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,7 +9,7 @@ import click
 from ds4.quantize import RECIPES, plan_conversion
 
 from .opening import check_text
-from .output import keep_apart
+from .output import keep_apart, report_file
 from .terminal import note
 from .weights import (
     RECIPE_LIST,
@@ -17,7 +17,6 @@ from .weights import (
     carry_out,
     chosen_policy,
     print_plan,
-    report_file,
     run_options,
     type_options,
     write_report,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +18,8 @@ from ds4.imatrix.plot import plot_coverage
 from ds4.plotting import check_plot
 
 from .memory import available_memory, require_memory
-from .options import MAX_CONTEXT, Whole, take
-from .output import OutputFile, keep_apart
+from .options import MAX_CONTEXT, Whole, report_option, take
+from .output import OutputFile, keep_apart, report_file
 from .terminal import ProgressLine, note
 
 _GROUP = """\b
@@ -44,7 +42,6 @@ _PATH = click.Path(path_type=Path)
 _FILES = click.argument("files", nargs=-1, type=_PATH)
 _OUT = click.option("-o", "--out", type=_PATH, required=True, metavar="FILE", help="Where to write.")
 _FORCE = click.option("--force", is_flag=True, help="Replace an existing file.")
-_JSON = click.option("--json", "json_file", type=_PATH, metavar="FILE", help="Write the report as JSON (- is stdout).")
 _PLOT = click.option("--plot", type=_PATH, metavar="FILE", help="Draw layers and experts, as .svg or .png.")
 
 
@@ -118,7 +115,7 @@ NAME.partial.SUFFIX after every so many prompts. Run the rest with --skip and me
 @click.option("--save-every", type=Whole(1), metavar="N", help="Keep what was gathered after every N prompts.")
 @take("mtp", "threads", "activations", "force_memory", "simulate_memory")
 @_PLOT
-@_JSON
+@report_option
 @_FORCE
 def collect_command(
     files: Sequence[Path], model: Path | None, out: Path, ctx: int, max_prompts: int | None, max_tokens: int | None,
@@ -134,7 +131,7 @@ def collect_command(
     if plot is not None:
         check_plot(plot)
     partial = out.with_name(f"{out.stem}.partial{out.suffix}")
-    with Model.open(model or Model.embedded_path(), mtp=mtp) as opened, _json_output(json_file) as output:
+    with Model.open(model or Model.embedded_path(), mtp=mtp) as opened, report_file(json_file) as output:
         check_targets([(out, file_bytes(opened, mtp=opened.has_mtp))], force=force)
         plan = opened.memory_plan(ctx, threads=threads, mtp=opened.has_mtp)
         require_memory(
@@ -191,7 +188,7 @@ how many experts there are: other models than Flash and Pro need --experts, or -
 @_experts_option("Experts of a layer, for a .dat of another model than Flash and Pro.")
 @click.option("-m", "--model", type=_PATH, metavar="FILE", help="Compare with the experts of this model.")
 @_PLOT
-@_JSON
+@report_option
 def show_command(file: Path, experts: int | None, model: Path | None, plot: Path | None, json_file: Path | None) -> int:
     """Run the command."""
     keep_apart([plot, json_file], [file, model])
@@ -202,7 +199,7 @@ def show_command(file: Path, experts: int | None, model: Path | None, plot: Path
     missing = list(imatrix.gaps(tensors).missing)
     if plot is not None:
         check_plot(plot)
-    with _json_output(json_file) as output:
+    with report_file(json_file) as output:
         _report(imatrix, file, plot, output, missing=missing)
     return 1 if missing else 0
 
@@ -221,8 +218,9 @@ _MERGE = """\b
 Examples:
   ds4 imatrix merge code.gguf chats.gguf -o both.gguf
 
-Adds sums and counts, so every token weighs the same. Two .dat files weigh the same each, and experts that one of them
-never saw come from the other. A .dat and a .gguf cannot be merged: the first does not say how many tokens it saw."""
+Adds sums and counts, so every token weighs the same. A .dat weighs as many calls as it says, 1 if ds4 wrote it, and
+experts that one of them never saw come from the other. A .dat and a .gguf cannot be merged: the first does not say how
+many tokens it saw."""
 
 
 @command.command("merge", help=_MERGE, short_help="Add importance files up.")
@@ -273,10 +271,6 @@ def _check_suffix(out: Path) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def _json_output(path: Path | None) -> Any:
-    return nullcontext() if path is None else OutputFile(path)
-
-
 def _report(
     imatrix: Imatrix, path: Path, plot: Path | None, output: OutputFile | None, *, missing: Sequence[str] = ()
 ) -> None:
@@ -287,7 +281,7 @@ def _report(
     if output is None or str(output.path) != "-":
         print("\n".join(_lines(imatrix, path, found, missing)))
     if output is not None:
-        output.write(json.dumps(_facts(imatrix, path, found, missing), ensure_ascii=False, indent=1) + "\n")
+        output.write_json(_facts(imatrix, path, found, missing))
 
 
 def _facts(imatrix: Imatrix, path: Path, found: Coverage, missing: Sequence[str]) -> dict[str, Any]:

@@ -215,6 +215,16 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 """How the help groups the options."""
 
 
+report_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as JSON (- is standard output).",
+)
+"""Decorates a command with the option of its report; the argument is `json_file`."""
+
+
 def take(*names: str) -> Callable[[F], F]:
     """Decorate a command with options of the table, in the given order."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
 
@@ -104,6 +105,10 @@ class OutputFile:
                 self._temporary.replace(os.path.realpath(self.path))
                 self._temporary = None
 
+    def write_json(self, content: Any) -> None:
+        """Write a report: JSON, which has no NaN and no infinity."""
+        self.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+
     def __enter__(self) -> Self:
         return self
 
@@ -150,3 +155,13 @@ class OutputFile:
             if error.errno is None:
                 raise
             raise OSError(error.errno, os.strerror(error.errno), self.name) from error
+
+
+@contextlib.contextmanager
+def report_file(path: Path | None) -> Iterator[OutputFile | None]:
+    """Open the file of a report, if one is asked for, before the work begins."""
+    if path is None:
+        yield None
+        return
+    with OutputFile(path) as file:
+        yield file

@@ -11,7 +11,7 @@ from ds4.quantize import RECIPES, Plan, compare, plan_quantization
 from ds4.quantize.compare import compared_tensors
 
 from .opening import check_text
-from .output import keep_apart
+from .output import keep_apart, report_file
 from .terminal import ProgressLine, note
 from .weights import (
     RECIPE_LIST,
@@ -21,7 +21,6 @@ from .weights import (
     error_facts,
     print_errors,
     print_plan,
-    report_file,
     run_options,
     type_options,
     write_report,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,7 +40,7 @@ from ds4.score import (
 from .diagnostics import source_of
 from .memory import available_memory, require_memory
 from .opening import make_session, opened_model
-from .options import MAX_CONTEXT, FiniteFloat, Whole, take
+from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 from .output import OutputFile, keep_apart
 from .score_tables import (
     comparison_table,
@@ -97,7 +96,7 @@ class _Outputs:
 
     def write_json(self, content: dict[str, Any]) -> None:
         if self.json is not None:
-            self.json.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+            self.json.write_json(content)
 
 
 @contextmanager
@@ -112,13 +111,6 @@ def _outputs(json_file: Path | None, table_file: Path | None = None) -> Iterator
 def _model_options(function: F) -> F:
     names = ("backend", "cpu", "threads", "check", "force_memory", "simulate_memory", "no_qat", "activations")
     return take("model", *names)(function)
-
-
-def _json_option(function: F) -> F:
-    option = click.option(
-        "--json", "json_file", type=_PATH, metavar="FILE", help="Write the report as JSON (- is standard output)."
-    )
-    return option(function)
 
 
 def _ctx_option(default: str) -> Callable[[F], F]:
@@ -155,7 +147,7 @@ BOS token. A text longer than the context is cut into windows, and every token i
 @_model_options
 @_ctx_option(f"Default: what the longest text needs, at most {_TEXT_CTX}.")
 @_STRIDE
-@_json_option
+@report_option
 def text_command(
     files: tuple[Path, ...], ctx: int | None, stride: int | None, json_file: Path | None, **values: Any
 ) -> int:
@@ -197,7 +189,7 @@ reads it."""
 @_model_options
 @_ctx_option("Default: what the longest case needs.")
 @click.option("-o", "--out", type=_PATH, metavar="FILE", help="Write the table of cases here (- is standard output).")
-@_json_option
+@report_option
 def cases_command(file: Path, ctx: int | None, out: Path | None, json_file: Path | None, **values: Any) -> int:
     """Score continuations."""
     settings = _settings(ctx, **values)
@@ -243,7 +235,7 @@ see ds4 score cases) or texts. Both models are open at once."""
     metavar="SHARE",
     help="Fail when the best prediction is the same less often.",
 )
-@_json_option
+@report_option
 def against_command(
     files: tuple[Path, ...],
     parent: Path,
@@ -308,7 +300,7 @@ below 0 the new run is better. A case is won, lost, or a tie to 1e-9."""
 @click.argument("old", type=_PATH)
 @click.argument("new", type=_PATH)
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the changes (.svg or .png; needs matplotlib).")
-@_json_option
+@report_option
 def compare_command(old: Path, new: Path, plot: Path | None, json_file: Path | None) -> int:
     """Compare runs."""
     keep_apart([plot, json_file], [old, new])
@@ -360,7 +352,7 @@ With --record the files are prompts, one user message each, and what the model a
 @click.option("--record", type=_PATH, metavar="FILE", help="Write vectors of this model instead.")
 @click.option("--steps", type=Whole(1, 10_000), metavar="N", help="Tokens to record for a prompt.  [default: 4]")
 @click.option("--top", type=Whole(0, 20), metavar="N", help="Candidates to record for a token.  [default: 5]")
-@_json_option
+@report_option
 def vectors_command(
     files: tuple[Path, ...],
     ctx: int | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ds4.gguf_partial import partial_path
 from ds4.quantize import SplicePlan, format_layers, parse_layers, plan_splice, splice
 
 from .memory import show_size
+from .options import report_option
 from .output import OutputFile, keep_apart
 from .terminal import ProgressLine, note
 
@@ -49,9 +49,7 @@ def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--mtp", is_flag=True, help="Take the experts of the MTP block from the donor too.")
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of the experts in OUT. Default: that of BASE.")
 @click.option("--record", is_flag=True, help="Note the names of the files and the layers in the metadata of OUT.")
-@click.option(
-    "--json", "report", type=click.Path(path_type=Path), metavar="FILE", help="Write the plan as JSON; - is stdout."
-)
+@report_option
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and check that it can be.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(
@@ -60,7 +58,7 @@ def command(
     mtp: bool,
     layout: str | None,
     record: bool,
-    report: Path | None,
+    json_file: Path | None,
     dry_run: bool,
     force: bool,
 ) -> int:
@@ -72,14 +70,14 @@ def command(
         raise click.UsageError("--layers, --mtp and --record need a donor: BASE DONOR OUT")
     if donor is None and layout is None:
         raise click.UsageError("give a donor and --layers, or a --layout")
-    keep_apart([out, report], [base, donor])
+    keep_apart([out, json_file], [base, donor])
     with plan_splice(base, donor, out, layers=layers, mtp=mtp, layout=layout, record=record) as plan:
-        if report is not None:
-            with OutputFile(report) as file:
+        if json_file is not None:
+            with OutputFile(json_file) as file:
                 plan.check(force=force)
-                file.write(json.dumps(_facts(plan), ensure_ascii=False, indent=1) + "\n")
+                file.write_json(_facts(plan))
         if dry_run:
-            if report is None or str(report) != "-":
+            if json_file is None or str(json_file) != "-":
                 print("\n".join(_lines(plan)))
             plan.check(force=force)
             return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +15,7 @@ from ds4.quantize import RECIPES, FilePlan, Plan, Policy, TensorError, kept_file
 from ds4.quantize.plan import bits_per_value, plan_facts, summary
 from ds4.quantize.policy import parse_type
 
-from .options import Whole
+from .options import Whole, report_option
 from .output import OutputFile
 from .terminal import ProgressLine, note
 
@@ -123,7 +121,7 @@ def run_options(function: F) -> F:
         click.option("-t", "--threads", type=Whole(1, 256), metavar="N", help="Threads. Default: one per core."),
         click.option("--dry-run", is_flag=True, help="Print what would be written, and check that it can be."),
         click.option("--force", is_flag=True, help="Replace existing files."),
-        click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write a report (- is standard output)."),
+        report_option,
     ]
     for option in reversed(options):
         function = option(function)
@@ -136,16 +134,6 @@ def chosen_policy(recipe: str | None, q4_layers: str | None) -> Policy:
         return Policy.from_flags(recipe, click.get_current_context().meta.get(_FLAGS_KEY, ()), q4_layers=q4_layers)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-
-
-@contextlib.contextmanager
-def report_file(path: Path | None) -> Iterator[OutputFile | None]:
-    """Open the file of a report before the work begins."""
-    if path is None:
-        yield None
-        return
-    with OutputFile(path) as file:
-        yield file
 
 
 def carry_out(plan: Plan, what: str, *, threads: int | None, force: bool) -> dict[str, Any]:
@@ -215,7 +203,7 @@ def _sizes(n_bytes: int) -> str:
 def write_report(file: OutputFile | None, plan: Plan, extra: dict[str, Any]) -> None:
     """Write the report of a plan, if one is asked for."""
     if file is not None:
-        file.write(json.dumps({**plan_facts(plan), **extra}, ensure_ascii=False, indent=1) + "\n")
+        file.write_json({**plan_facts(plan), **extra})
 
 
 def error_facts(errors: list[TensorError]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ds4.gguf_writer import check_targets
+from ds4.gguf_writer import check_targets, sync_directory, umask
 
 
 @contextmanager
@@ -30,9 +30,7 @@ def new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
             yield f
             f.flush()
             os.fsync(f.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.fchmod(f.fileno(), 0o666 & ~mask)
+            os.fchmod(f.fileno(), 0o666 & ~umask())
         if path.exists() and not force:
             raise FileExistsError(errno.EEXIST, "appeared while writing", str(path))
         os.replace(temporary, path)
@@ -42,8 +40,4 @@ def new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4 import gguf
+from ds4.errors import listed_faults
 from ds4.progress import Progress
 
 from .encode import Chunk, chunks, encode
@@ -206,9 +207,8 @@ def _counterparts(chosen: Sequence[TensorPlan], others: Sequence[GGUFSource]) ->
         elif found[t.name].ne != t.source.ne:
             faults.append(f"{t.name} has the dimensions {list(found[t.name].ne)}, the source {list(t.source.ne)}")
     if faults:
-        more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
         where = " and ".join(str(other.path) for other in others)
-        raise PlanError(f"{where} does not hold the tensors of the source:\n  " + "\n  ".join(faults[:10] + more))
+        raise PlanError(f"{where} does not hold the tensors of the source:{listed_faults(faults, 10)}")
     return {t.name: found[t.name] for t in chosen}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ds4.errors import listed_faults
 from ds4.gguf_writer import KV
 
 from . import hftensors
@@ -25,7 +26,6 @@ _MAX_CONFIG_BYTES = 1024 * 1024
 _FLOAT_TYPES = ("F32", "F16", "BF16", "FP8", "FP4")
 _ID_TYPES = ("I64", "I32")
 _NEAREST = {"FP8": "BF16", "FP4": "MXFP4", "I64": "I32"}
-_MAX_LISTED = 30
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
@@ -173,9 +173,7 @@ def _match(
             notes.append(f"{bias} is left out: layer {i} is hash-routed")
     faults += [f"{shown(name)}: not a tensor of this model" for name in sorted(unused)]
     if faults:
-        more = len(faults) - _MAX_LISTED
-        listed = faults[:_MAX_LISTED] + ([f"and {more} more"] if more > 0 else [])
-        raise CheckpointError(f"{checkpoint.directory}: config.json and tensors differ:\n  " + "\n  ".join(listed))
+        raise CheckpointError(f"{checkpoint.directory}: config.json and tensors differ:{listed_faults(faults)}")
     return [*main, *mtp], notes
 
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import ds4
+from ds4.errors import listed_faults
 from ds4.gguf_writer import KV, TensorInfo, check_targets, make_layout
 from ds4.imatrix import Imatrix
 
@@ -26,7 +27,6 @@ from .registry import check_runs
 from .sources import Source, SourceTensor, split_mtp
 
 TWO_BIT_TYPES = ("Q2_K", "IQ2_XXS")
-_MAX_LISTED = 30
 _MTP_DROPPED = "tokenizer."
 
 
@@ -222,9 +222,7 @@ def _check_types(plans: dict[str, TensorPlan], policy: Policy) -> None:
                 f"{name}: a table of expert ids is I32 and nothing else is, not {p.source.stored} as {p.type}"
             )
     if faults:
-        more = len(faults) - _MAX_LISTED
-        shown = faults[:_MAX_LISTED] + ([f"and {more} more"] if more > 0 else [])
-        raise PlanError("the chosen types do not fit:\n  " + "\n  ".join(shown))
+        raise PlanError(f"the chosen types do not fit:{listed_faults(faults)}")
 
 
 def _check_sources(plans: dict[str, TensorPlan], allow_requantize: bool) -> list[str]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
-from ds4.gguf import type_info
+from ds4.gguf import stripped, type_info
 
 from .layers import parse_layers
 from .recipes import RECIPES, is_mtp, recipe_type, split_name
@@ -180,7 +180,7 @@ class Policy:
         default = source_type
         if self.recipe is not None:
             default = recipe_type(self.recipe, name, n_layer, self.q4_layers) or source_type
-        is_matrix = default in MADE_TYPES and _rank(ne) > 1
+        is_matrix = default in MADE_TYPES and len(stripped(ne)) > 1
         for prefix, kind in self.tensor_types:
             if name == prefix or (is_matrix and name.startswith(prefix)):
                 return kind or default
@@ -194,7 +194,7 @@ class Policy:
 
     def unused(self, tensors: Iterable[tuple[str, tuple[int, ...], str]]) -> list[str]:
         """Return the names and beginnings of `tensor_types` that fit no tensor; each is (name, ne, source type)."""
-        known = [(name, _rank(ne) > 1 and kind in MADE_TYPES) for name, ne, kind in tensors]
+        known = [(name, len(stripped(ne)) > 1 and kind in MADE_TYPES) for name, ne, kind in tensors]
         return [
             prefix
             for prefix, _ in self.tensor_types
@@ -218,14 +218,6 @@ def _family(name: str, leaf: str) -> str:
     if any(part in name for part in (".attn", "attn_", ".indexer", "indexer_")):
         return "attention"
     return "dense"
-
-
-def _rank(ne: tuple[int, ...]) -> int:
-    """Number of dimensions without trailing ones."""
-    rank = len(ne)
-    while rank > 1 and ne[rank - 1] == 1:
-        rank -= 1
-    return rank
 
 
 def type_faults(types: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:

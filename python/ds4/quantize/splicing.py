@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ds4.errors import DS4Error
+from ds4.errors import DS4Error, listed_faults
 from ds4.file_range import FileRange
-from ds4.gguf import GGUFFile
+from ds4.gguf import GGUFFile, stripped
 from ds4.gguf_experts import (
     LAYOUT_KEYS,
     PARTS,
@@ -34,7 +34,6 @@ from .layout import OutputTensor, plan_file
 from .registry import check_runs
 
 _MAX_LAYER = 9999
-_MAX_LISTED = 30
 _COMPARED = ("deepseek4.", "tokenizer.")
 
 
@@ -265,10 +264,8 @@ def _plan(
         taken = {name: theirs[name] for name in names if name in theirs and name in views}
         faults += _pairs({**views, **taken}, wanted)
     if faults:
-        more = len(faults) - _MAX_LISTED
-        listed = faults[:_MAX_LISTED] + ([f"and {more} more"] if more > 0 else [])
         what = f"{base.path} and {donor.path} do not go together" if donor else f"{base.path} cannot be rewritten"
-        raise SpliceError(f"{what}:\n  " + "\n  ".join(listed))
+        raise SpliceError(f"{what}:{listed_faults(faults)}")
     extra = _provenance(base, donor, layers, mtp) if record and donor is not None else []
     kvs, tensors = plan_file(base.file, layout or expert_layout(base.file), taken, extra)
     return SplicePlan(
@@ -318,7 +315,7 @@ def _differences(
     for name, view in views.items():
         if name not in theirs:
             out.append(f"tensor {name} is missing in the donor")
-        elif _stripped(view.ne) != _stripped(theirs[name].ne):
+        elif stripped(view.ne) != stripped(theirs[name].ne):
             out.append(f"tensor {name} is {list(view.ne)} in the base and {list(theirs[name].ne)} in the donor")
     out += [f"tensor {name} is missing in the base" for name in theirs if name not in views]
     return out
@@ -368,9 +365,3 @@ def _provenance(base: Source, donor: Source, layers: tuple[int, ...], mtp: bool)
         KV("quantize.splice.layers", "string", format_layers(layers)),
         KV("quantize.splice.mtp", "bool", mtp),
     ]
-
-
-def _stripped(ne: tuple[int, ...]) -> tuple[int, ...]:
-    while len(ne) > 1 and ne[-1] == 1:
-        ne = ne[:-1]
-    return ne
