@@ -70,6 +70,10 @@ def save_figure(figure: Any, path: Path) -> None:
         with rc_context({"svg.hashsalt": "ds4"}):
             figure.savefig(draft, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
         draft.replace(path)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
     finally:
         draft.unlink(missing_ok=True)
 

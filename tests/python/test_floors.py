@@ -118,9 +118,7 @@ def test_python_rooms_import_lower_floors_only() -> None:
 
 
 def test_only_the_engine_imports_the_native_floor() -> None:
-    users = {
-        room_of(path) for path in PACKAGE.rglob("*.py") for _, name in imports(path) if name.startswith("_native")
-    }
+    users = {room_of(path) for path in PACKAGE.rglob("*.py") for _, name in imports(path) if name.startswith("_native")}
     assert users - {"_native"} <= set(ENGINE)
 
 

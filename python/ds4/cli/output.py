@@ -89,7 +89,12 @@ class OutputFile:
         return "standard output" if str(self.path) == "-" else str(self.path)
 
     def write(self, text: str) -> None:
-        """Write the whole text and give the file its name."""
+        """Write the whole text and give the file its name.
+
+        Bytes of file names that are no UTF-8 become escapes that JSON knows: the work is done, and the report of it is
+        not lost for a name.
+        """
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
         with self._named():
             if self._fd is None:
                 sys.stdout.write(text)

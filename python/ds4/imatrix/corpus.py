@@ -111,7 +111,7 @@ def _chats(text: str, path: Path) -> Iterator[CorpusPrompt]:
     if path.suffix.lower() == ".json":
         try:
             whole = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorpusError(f"not JSON: {error}", path=str(path)) from None
         chats = whole if isinstance(whole, list) else [whole]
         places: Iterable[tuple[int | None, Any]] = ((None, chat) for chat in chats)
@@ -127,7 +127,7 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             continue
         try:
             yield number, json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorpusError(f"not JSON: {error}", path=str(path), line=number) from None
 
 
@@ -143,7 +143,7 @@ def _rendered(chat: Any, i: int, path: Path, line: int | None) -> CorpusPrompt:
         mode = MODES[i % 2]
     try:
         text = render_text(chat["messages"], mode=mode, tools=chat.get("tools"), effort=chat.get("effort"))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise fail(str(error)) from None
     name = _word(chat.get("id")) or f"{_word(path.stem)}-{i}"
     category = _word(chat.get("category")) or ("agent" if chat.get("tools") else "chat")

@@ -252,7 +252,7 @@ def _tsv_scores(text: str, path: Path) -> list[tuple[str, CaseScore]]:
 def _json_scores(text: str, path: Path) -> list[tuple[str, CaseScore]]:
     try:
         found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error})") from None
     if found.get("format") != JSON_FORMAT or not isinstance(found.get("cases"), list):
         raise ValueError(f"{path}: not the JSON of a run of cases (its format should be {JSON_FORMAT!r})")

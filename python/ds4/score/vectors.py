@@ -291,7 +291,7 @@ def as_lines(cases: Sequence[tuple[VectorCase, str]]) -> str:
 def _read_json(path: Path) -> Iterator[VectorCase]:
     try:
         found = json.loads(read_utf8(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error})") from None
     for number, row in enumerate(found if isinstance(found, list) else [found], 1):
         name = row.get("id") if isinstance(row, dict) else None

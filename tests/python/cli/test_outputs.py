@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -10,7 +12,8 @@ from typing import Any
 
 import click
 import pytest
-from ds4.cli.output import keep_apart
+from ds4.cli.output import OutputFile, keep_apart
+from ds4.plotting import save_figure
 
 
 @pytest.mark.parametrize("name", ["in", "./in", "link", "hard", "folder/../in"])
@@ -91,3 +94,22 @@ def test_no_command_replaces_what_it_reads(ds4: Any, named: Files, tmp_path: Pat
     done: subprocess.CompletedProcess[str] = ds4(*line.split(), cwd=tmp_path)
     assert done.returncode == 2 and "would be replaced" in done.stderr, (done.returncode, done.stderr)
     assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_a_report_about_names_that_are_not_utf8(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    with OutputFile(out) as file:
+        file.write(json.dumps({"file": os.fsdecode(b"a\xff.gguf")}, ensure_ascii=False))
+    assert os.fsencode(json.loads(out.read_text(encoding="utf-8"))["file"]) == b"a\xff.gguf"
+
+
+def test_a_plot_that_finds_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def savefig(self, draft: Path, **options: Any) -> None:
+            draft.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    pytest.importorskip("matplotlib")
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_figure(Full(), tmp_path / "a.svg")
+    assert caught.value.filename == str(tmp_path / "a.svg") and list(tmp_path.iterdir()) == []

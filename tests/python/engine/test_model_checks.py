@@ -131,8 +131,10 @@ def test_all_differences_come_in_one_message(refused: Refused) -> None:
     def edit(tensors: list[Tensor]) -> list[Tensor]:
         tensors = replace("blk.1.attn_q_a.weight", name="blk.1.attn_wq_a.weight")(tensors)
         tensors = replace("blk.2.attn_kv.weight", ne=(128, 512))(tensors)
-        return [dataclasses.replace(t, type=GGMLType.I32, ne=(256,)) if t.name == "output_norm.weight" else t
-                for t in tensors]
+        return [
+            dataclasses.replace(t, type=GGMLType.I32, ne=(256,)) if t.name == "output_norm.weight" else t
+            for t in tensors
+        ]
 
     text = refused(
         {"deepseek4.hash_layer_count": None, "deepseek4.rope.freq_base": None, "deepseek4.expert_count": u32(3)}, edit
@@ -154,8 +156,9 @@ def test_gate_and_up_share_a_type(tmp_path: Path) -> None:
     def rule(name: str) -> GGMLType:
         return GGMLType.MXFP4 if name == "blk.3.ffn_up_exps.weight" else RECIPES["q8"](name)
 
-    path = write_gguf(tmp_path / "m.gguf", tiny_metadata("flash", part="main"),
-                      tiny_tensors("flash", part="main", types=rule))
+    path = write_gguf(
+        tmp_path / "m.gguf", tiny_metadata("flash", part="main"), tiny_tensors("flash", part="main", types=rule)
+    )
     with pytest.raises(ds4.UnsupportedModelError, match="must share a type"):
         ds4.Model.open(path)
 

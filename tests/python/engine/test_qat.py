@@ -27,7 +27,10 @@ def test_strict_prompts_agree(model: ds4.Model, variant: str, golden: Mapping[st
             with model.session(n_ctx=64, rows="f32", chunk=chunk) as session:
                 ours = session.eval_logits(prompt.tokens)
             compare_logits(
-                ours[prompt.positions], prompt.logits, positions=prompt.positions, margins=prompt.margins,
+                ours[prompt.positions],
+                prompt.logits,
+                positions=prompt.positions,
+                margins=prompt.margins,
                 what=f"strict prompt of {prompt.length}",
             )
 

@@ -94,8 +94,9 @@ def test_a_stopped_prefill_leaves_the_last_whole_chunk(model: ds4.Model, tokens:
         with model.session(n_ctx=512, chunk=32) as session:
             seen = 0
 
-            def tap(stage: str, layer: int, pos: int, values: object, session: ds4.Session = session,
-                    stop_at: int = stop_at) -> None:
+            def tap(
+                stage: str, layer: int, pos: int, values: object, session: ds4.Session = session, stop_at: int = stop_at
+            ) -> None:
                 nonlocal seen
                 if pos <= stop_at < pos + 32 and layer == 3:
                     seen += 1

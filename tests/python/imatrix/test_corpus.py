@@ -117,6 +117,8 @@ def test_a_corpus_of_others_reads(tmp_path: Path) -> None:
         ("c.jsonl", b'{"messages": [{"role": "king", "content": "x"}]}', "line 1: messages[0]"),
         ("c.jsonl", b'{"messages": [{"role": "user", "content": "x"}], "tools": {}}', "line 1: tools must be a list"),
         ("c.json", b"nonsense", "c.json: not JSON"),
+        ("c.json", b"[" * 100_000, "c.json: not JSON"),
+        ("c.jsonl", b"\n" + b"[" * 100_000, "line 2: not JSON"),
         ("c.json", b'[{"messages": [{"role": "user", "content": "x"}]}, 7]', "chat 1: a chat is an object"),
     ],
 )

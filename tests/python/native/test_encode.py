@@ -69,13 +69,16 @@ def test_the_golden_inputs_are_the_published_ones():
     assert digest(GOLDEN_X.tobytes() + GOLDEN_W.tobytes()) == "bec914f0f49852a3"
 
 
-@pytest.mark.parametrize(("type_", "weighted", "wanted"), [
-    (Q2_K, False, "739a14883e6dafc2"),
-    (Q2_K, True, "5fc2038769ff7a58"),
-    (Q4_K, False, "d207054da39cc725"),
-    (Q4_K, True, "66fb3374089922cd"),
-    (IQ2_XXS, True, "f58de3d7926b26b6"),
-])
+@pytest.mark.parametrize(
+    ("type_", "weighted", "wanted"),
+    [
+        (Q2_K, False, "739a14883e6dafc2"),
+        (Q2_K, True, "5fc2038769ff7a58"),
+        (Q4_K, False, "d207054da39cc725"),
+        (Q4_K, True, "66fb3374089922cd"),
+        (IQ2_XXS, True, "f58de3d7926b26b6"),
+    ],
+)
 def test_golden_rows_have_the_bytes_of_the_published_quantizer(type_, weighted, wanted):
     assert digest(encode(type_, GOLDEN_X, GOLDEN_W if weighted else None).tobytes()) == wanted
 
@@ -189,9 +192,15 @@ def test_a_signal_ends_a_long_call():
         ds4.set_cpu_isa("auto")
 
 
-@pytest.mark.parametrize(("name", "first"), [
-    ("F16", 65520.0), ("BF16", 3.3961776e38), ("Q8_0", 8319010.0), ("MXFP4", 2.6e38),
-])
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("F16", 65520.0),
+        ("BF16", 3.3961776e38),
+        ("Q8_0", 8319010.0),
+        ("MXFP4", 2.6e38),
+    ],
+)
 def test_values_that_would_become_infinite_are_refused(name, first):
     below = {"Q8_0": F32(8319008.0), "MXFP4": F32(6 * 2.0**125)}.get(name, np.nextafter(F32(first), F32(0)))
     assert np.isfinite(gguf.dequantize(name, gguf.quantize(name, np.full(32, below)))).all()
@@ -286,8 +295,9 @@ def test_weights_help_iq2_xxs_where_they_are():
     x = rows_of_kind("normal", 64, 23)
     weights = weights_for(x, 24)
     level, weighted = encode(IQ2_XXS, x, np.ones_like(x)), encode(IQ2_XXS, x, weights)
-    assert error(x, decode(IQ2_XXS, weighted, x.size), weights) < \
-        0.9 * error(x, decode(IQ2_XXS, level, x.size), weights)
+    assert error(x, decode(IQ2_XXS, weighted, x.size), weights) < 0.9 * error(
+        x, decode(IQ2_XXS, level, x.size), weights
+    )
 
 
 @each_type

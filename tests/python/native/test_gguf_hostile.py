@@ -327,8 +327,12 @@ def test_a_wrapping_product_is_named(opened):
 
 @pytest.mark.parametrize("type_id", [4, 5, 31, 32, 33, 36, 37, 38])
 def test_removed_tensor_types(opened, type_id):
-    refused(opened(build_gguf({}, [q8_tensor("t", n_dims=1, record=None)])[:45] + struct.pack("<IQ", type_id, 0)),
-            'tensor "t"', f"removed tensor type {type_id} ", offset=45)
+    refused(
+        opened(build_gguf({}, [q8_tensor("t", n_dims=1, record=None)])[:45] + struct.pack("<IQ", type_id, 0)),
+        'tensor "t"',
+        f"removed tensor type {type_id} ",
+        offset=45,
+    )
 
 
 @pytest.mark.parametrize("type_id", [42, 99, 2**32 - 1])
@@ -391,8 +395,13 @@ def test_truncated_downloads_are_diagnosed(opened):
     for cut in (1, 4096, len(data) // 2):
         size = len(data) - cut
         first = next(i for i in range(4) if (len(data) - 65536) + 16384 * (i + 1) > size)
-        refused(opened(data[:size]), f'tensor "t{first}"', f"byte {len(data) - 65536 + 16384 * (first + 1)}",
-                f"the file has {size} bytes", TRUNCATED)
+        refused(
+            opened(data[:size]),
+            f'tensor "t{first}"',
+            f"byte {len(data) - 65536 + 16384 * (first + 1)}",
+            f"the file has {size} bytes",
+            TRUNCATED,
+        )
 
 
 def test_overlapping_tensors(opened):
@@ -414,8 +423,11 @@ def test_duplicate_tensor_names(opened):
 
 
 def test_things_that_are_not_regular_files(opened, tmp_path):
-    for path, text in ((tmp_path, "Is a directory"), (tmp_path / "missing", "No such file"),
-                       ("/dev/null", "not a regular file")):
+    for path, text in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "missing", "No such file"),
+        ("/dev/null", "not a regular file"),
+    ):
         answer = opened.path(path)
         assert answer.status == native.E_IO
         assert text in answer.text and os.fspath(path) in answer.text

@@ -76,8 +76,15 @@ def quantize(lib, type_, values, n_bytes, options=None, n_rows=1):
     out = np.zeros(n_bytes, np.uint8)
     error, place = native.Error(), native.Place()
     status = lib.ds4_quantize(
-        type_, values.ctypes.data, n_rows, values.size // n_rows, options, out.ctypes.data, out.nbytes,
-        ctypes.byref(place), ctypes.byref(error),
+        type_,
+        values.ctypes.data,
+        n_rows,
+        values.size // n_rows,
+        options,
+        out.ctypes.data,
+        out.nbytes,
+        ctypes.byref(place),
+        ctypes.byref(error),
     )
     return status, error.text, out, (place.row, place.column)
 

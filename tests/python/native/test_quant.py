@@ -119,11 +119,13 @@ def test_f16_rounds_half_to_even_and_overflows_to_infinity():
 
 def test_bf16_rounds_half_to_even_and_keeps_nan():
     rng = np.random.default_rng(2)
-    bits = np.concatenate([
-        rng.integers(0, 2**32, 100_000, dtype=np.uint32),
-        (np.arange(65536, dtype=np.uint32) << 16) | 0x8000,
-        np.array([0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32),
-    ])
+    bits = np.concatenate(
+        [
+            rng.integers(0, 2**32, 100_000, dtype=np.uint32),
+            (np.arange(65536, dtype=np.uint32) << 16) | 0x8000,
+            np.array([0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32),
+        ]
+    )
     got = kernels.quantize_row(GGMLType.BF16, bits.view(np.float32)).view(np.uint16)
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
     rounded = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -254,3 +254,5 @@ def test_other_files_are_no_runs(write: Write) -> None:
             read_run(write("x.json", json.dumps(content)))
     with pytest.raises(ValueError, match="not JSON"):
         read_run(write("x.json", '{"format": '))
+    with pytest.raises(ValueError, match=r"x\.json: not JSON"):
+        read_run(write("x.json", '{"format": %s}' % ("9" * 5000)))
