@@ -15,7 +15,7 @@ from ds4.quantize import SplicePlan, format_layers, parse_layers, plan_splice, s
 from .memory import show_size
 from .options import report_option
 from .output import OutputFile, keep_apart
-from .terminal import ProgressLine, note
+from .terminal import ProgressLine, ResumedProgress, note
 
 _EXAMPLES = """\b
 Examples:
@@ -95,7 +95,7 @@ def _files(files: tuple[Path, ...]) -> tuple[Path, Path | None, Path]:
 def _write(plan: SplicePlan, force: bool) -> None:
     line = ProgressLine("splicing" if plan.donor else "copying", "bytes")
     try:
-        splice(plan, force=force, progress=lambda done, total, tensor: line(done, total))
+        splice(plan, force=force, progress=ResumedProgress(line))
     except BaseException:
         line.finish()
         if partial_path(plan.out).exists():

@@ -184,6 +184,24 @@ class ProgressLine:
             self._drawn = False
 
 
+class ResumedProgress:
+    """Progress of work that may go on where an earlier run stopped; what that finished does not count for the rate.
+
+    The first call tells what was finished before; `before` is None until then.
+    """
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self.before: int | None = None
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        """Report that `done` of `total` units are finished."""
+        if self.before is None:
+            self.before = done
+            self._line.skip(done)
+        self._line(done, total)
+
+
 @contextlib.contextmanager
 def shown_progress(what: str, unit: str) -> Iterator[Progress]:
     """Give a function that shows the progress of a library call, whatever ends the call."""

@@ -17,7 +17,7 @@ from ds4.quantize.policy import parse_type
 
 from .options import Whole, report_option
 from .output import OutputFile
-from .terminal import ProgressLine, note
+from .terminal import ProgressLine, ResumedProgress, note
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,9 +140,9 @@ def carry_out(plan: Plan, what: str, *, threads: int | None, force: bool) -> dic
     """Write a plan's files with progress on stderr; tell what an interruption leaves. Returns facts for the report."""
     line = ProgressLine(what, "bytes")
     begin = time.monotonic()
-    finished = _Finished(line)
+    resumed = ResumedProgress(line)
     try:
-        quantize(plan, force=force, threads=threads, progress=finished, tell=note)
+        quantize(plan, force=force, threads=threads, progress=resumed, tell=note)
     except (KeyboardInterrupt, OSError):
         line.finish()
         for part in kept_files(plan):
@@ -153,21 +153,7 @@ def carry_out(plan: Plan, what: str, *, threads: int | None, force: bool) -> dic
     seconds = time.monotonic() - begin
     for file in plan.files:
         note(f"wrote {file.path}: {len(file.tensors)} tensors, {_sizes(file.n_bytes)}")
-    return {"seconds": round(seconds, 3), "resumed_bytes": finished.before or 0}
-
-
-class _Finished:
-    """Progress shown on a line; what was finished before this run does not count for the rate."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        self._line = line
-        self.before: int | None = None
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        if self.before is None:
-            self.before = done
-            self._line.skip(done)
-        self._line(done, total)
+    return {"seconds": round(seconds, 3), "resumed_bytes": resumed.before or 0}
 
 
 def print_plan(plan: Plan) -> None:

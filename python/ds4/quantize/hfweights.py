@@ -74,8 +74,8 @@ class Weight(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FP8Weight:
-    """E4M3 codes of shape [out, in] with E8M0 scales of shape [ceil(out / 128), ceil(in / 128)]."""
+class _CodedWeight:
+    """Codes with scales: what the two forms share."""
 
     codes: TensorEntry
     scales: TensorEntry
@@ -86,16 +86,6 @@ class FP8Weight:
         return self.codes.name
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return self.codes.shape
-
-    @property
-    def stored(self) -> str:
-        """FP8."""
-        return "FP8"
-
-    @property
     def path(self) -> Path:
         """The file of the codes; the scales may be in another one."""
         return self.codes.path
@@ -104,6 +94,21 @@ class FP8Weight:
     def n_rows(self) -> int:
         """Number of rows."""
         return self.codes.n_rows
+
+
+@dataclass(frozen=True, slots=True)
+class FP8Weight(_CodedWeight):
+    """E4M3 codes of shape [out, in] with E8M0 scales of shape [ceil(out / 128), ceil(in / 128)]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in]."""
+        return self.codes.shape
+
+    @property
+    def stored(self) -> str:
+        """FP8."""
+        return "FP8"
 
     def rows(self, first: int, count: int) -> NDArray[np.float32]:
         """Return rows as float32; see `Weight.rows`."""
@@ -137,16 +142,8 @@ class FP8Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class FP4Weight:
+class FP4Weight(_CodedWeight):
     """Packed E2M1 codes, bytes of shape [out, in / 2], with E8M0 scales of shape [out, in / 32]."""
-
-    codes: TensorEntry
-    scales: TensorEntry
-
-    @property
-    def name(self) -> str:
-        """Official name."""
-        return self.codes.name
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,16 +154,6 @@ class FP4Weight:
     def stored(self) -> str:
         """FP4."""
         return "FP4"
-
-    @property
-    def path(self) -> Path:
-        """The file of the codes; the scales may be in another one."""
-        return self.codes.path
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.codes.n_rows
 
     def rows(self, first: int, count: int) -> NDArray[np.float32]:
         """Return rows as float32; see `Weight.rows`."""

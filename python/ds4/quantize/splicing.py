@@ -192,7 +192,8 @@ def plan_splice(
 def splice(plan: SplicePlan, *, force: bool = False, progress: Progress | None = None) -> None:
     """Carry out a plan. The output appears complete or not at all.
 
-    An interruption or a full disk leaves finished tensors in `OUT.part`; the same plan goes on behind them.
+    An interruption or a full disk leaves finished tensors in `OUT.part`; the same plan goes on behind them, and the
+    first call of `progress` says how many bytes those are.
 
     Raises
     ------
@@ -225,6 +226,8 @@ def splice(plan: SplicePlan, *, force: bool = False, progress: Progress | None =
             opened.append((source.open(), source.path))
         with GGUFWriter(plan.out, plan.kvs, infos, force=force, resume_key=key) as writer:
             done = sum(i.n_bytes for i in infos[: writer.n_done])
+            if progress is not None:
+                progress(done, total, infos[min(writer.n_done, len(infos) - 1)].name)
             writer.write(payloads(opened))
             writer.publish()
     finally:

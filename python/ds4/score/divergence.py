@@ -141,6 +141,8 @@ def divergence(
     """
     if not cases:
         raise ValueError("there are no cases")
+    if session is parent:
+        raise ValueError("two sessions are needed: one cannot hold both predictions")
     if session.n_vocab != parent.n_vocab:
         raise ValueError(f"the models have different vocabularies: {parent.n_vocab} tokens and {session.n_vocab}")
     check_same_tokens(session.model.tokenizer, parent.model.tokenizer)

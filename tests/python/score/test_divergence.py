@@ -32,6 +32,11 @@ def test_a_model_does_not_diverge_from_itself(model: ds4.Model, cases: list[Case
     assert total.delta == 0.0 and total.nll == total.parent_nll
 
 
+def test_one_session_cannot_be_both(model: ds4.Model, cases: list[Case]) -> None:
+    with model.session(n_ctx=64) as session, pytest.raises(ValueError, match="two sessions"):
+        divergence(session, session, cases)
+
+
 def test_q8_diverges_a_little_and_q2_more(model: ds4.Model, cases: list[Case], tiny_gguf: Callable[..., Path]) -> None:
     """The numbers are those of a direct computation from all logits; so are the rate and size of flips (L125)."""
     found = {}
