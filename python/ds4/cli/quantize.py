@@ -15,7 +15,9 @@ from .output import keep_apart, report_file
 from .terminal import ProgressLine, note
 from .weights import (
     RECIPE_LIST,
+    TEMPLATE_HELP,
     TYPES_HELP,
+    TypeCommand,
     carry_out,
     chosen_policy,
     error_facts,
@@ -32,11 +34,12 @@ Examples:
   ds4 quantize flash-mxfp4.gguf flash.gguf --recipe q2-q4 --q4-layers 37-42 --imatrix flash.dat --dry-run
   ds4 quantize checkpoint flash-q4.gguf --recipe q4 --output q4_k
   ds4 quantize flash.gguf smaller.gguf --tensor-type blk.3.ffn_down=q4_k
+  ds4 quantize flash-mxfp4.gguf mine.gguf --template DeepSeek-V4-Flash-q2.gguf --imatrix flash.dat
   ds4 quantize flash-mxfp4.gguf --recipe q2 --imatrix flash.dat --compare-tensor blk.3.ffn_down
   ds4 quantize flash-mxfp4.gguf --compare-tensor blk.3. --compare-gguf flash-q2.gguf
 
 SOURCE is a GGUF file of higher precision or a checkpoint directory. Tensors that have their type already are copied.
-Without a recipe, what no option names keeps its type.
+Without recipe and template, what no option names keeps its type.
 
 With --compare-tensor and no OUT nothing is written: the tensors are quantized in memory, or taken from
 --compare-gguf, and their errors printed. With OUT the finished file is compared.
@@ -45,11 +48,15 @@ With --compare-tensor and no OUT nothing is written: the tensors are quantized i
 
 {TYPES_HELP}
 
+{TEMPLATE_HELP}
+
 OUT appears when it is complete. What an interruption or a full disk leaves is in OUT.part, and the same command
 continues from there."""
 
 
-@click.command("quantize", help=_EXAMPLES, short_help="Make a model file in other types; measure their errors.")
+@click.command(
+    "quantize", cls=TypeCommand, help=_EXAMPLES, short_help="Make a model file in other types; measure their errors."
+)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path), required=False)
 @click.option("--recipe", type=click.Choice(list(RECIPES)), help="Recipe of types.")
@@ -70,6 +77,7 @@ def command(
     out: Path | None,
     recipe: str | None,
     q4_layers: str | None,
+    template: Path | None,
     imatrix: Path | None,
     imatrix_strict: bool,
     mtp_out: Path | None,
@@ -85,14 +93,15 @@ def command(
     """Run the command."""
     check_text(name or "", "name")
     _check_usage(out, compare_tensor, compare_gguf, dry_run)
-    keep_apart([out, mtp_out, json_file], [source, imatrix, compare_gguf])
+    keep_apart([out, mtp_out, json_file], [source, imatrix, compare_gguf, template])
     quiet = str(json_file) == "-"
     with (
         report_file(json_file) as report,
         plan_quantization(
             source,
             out,
-            policy=chosen_policy(recipe, q4_layers),
+            policy=chosen_policy(recipe, q4_layers, template),
+            template=template,
             imatrix=imatrix,
             imatrix_strict=imatrix_strict,
             mtp_out=mtp_out,

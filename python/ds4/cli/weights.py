@@ -44,24 +44,37 @@ _FLAG_HELP = {
     "attention": (("--attention",), "Type of the other matrices of attention and indexer, and of hc_attn_fn."),
     "dense": (("--dense",), "Type of all other matrices."),
 }
+_TYPE_PARAMS = {name.replace("-", "_") for name in ("tensor-type", *_FLAG_HELP)}
 RECIPE_LIST = "\b\nRecipes:\n" + "\n".join(f"  {name:<8} {r.summary}" for name, r in RECIPES.items())
 TYPES_HELP = """Types are F32, F16, BF16, Q8_0, MXFP4, Q4_K, Q2_K and IQ2_XXS; case, - and _ do not matter, and "copy"
-keeps what the recipe says. A recipe sets the defaults; what an option names is of that type instead. The first rule
-that fits a tensor decides: --tensor-type, then --routed-*, then the families in the order of the list."""
+keeps what the recipe says (with a template: what the template says). A recipe sets the defaults; what an option names
+is of that type instead. The first rule that fits a tensor decides: --tensor-type, then --routed-*, then the families in
+the order of the list. Of an option given twice the later one counts, of --tensor-type the first that fits."""
+TEMPLATE_HELP = """With --template the metadata (the tokenizer among them), the order of the tensors, their shapes and,
+where neither recipe nor option decides, their types are those of a GGUF file of the same model; only the weights come
+from SOURCE. A file that is not of the same model is refused with every difference."""
 
 
-def _collect(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    flags: list[tuple[str, str]] = ctx.meta.setdefault(_FLAGS_KEY, [])
-    name = str(param.name).replace("_", "-")
-    for text in value if isinstance(value, tuple) else (value,):
-        if text is not None:
-            flags.append((name, text))
+class TypeCommand(click.Command):
+    """A command with `type_options`: it remembers them in the order in which they were typed.
+
+    Of two options the later one wins, also when one of them is repeated; what click hands over has lost that order.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and note the options that choose types."""
+        typed = list(args)
+        rest = super().parse_args(ctx, args)
+        values, _, order = self.make_parser(ctx).parse_args(typed)
+        pending = {param.name: iter(values[param.name]) for param in order if param.name in _TYPE_PARAMS}
+        ctx.meta[_FLAGS_KEY] = [
+            (str(param.name).replace("_", "-"), next(pending[param.name])) for param in order if param.name in pending
+        ]
+        return rest
 
 
-def _checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    for text in value if isinstance(value, tuple) else (value,):
-        if text is None:
-            continue
+def _checked(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    for text in value:
         try:
             if param.name == "tensor_type":
                 Policy.from_flags(None, [("tensor-type", text)])
@@ -69,7 +82,6 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
                 parse_type(text)
         except ValueError as error:
             raise click.BadParameter(str(error), ctx, param) from None
-    _collect(ctx, param, value)
 
 
 def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -80,7 +92,7 @@ def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def type_options(function: F) -> F:
-    """Decorate a command with the options that choose types; `chosen_policy` reads them."""
+    """Decorate a `TypeCommand` with the options that choose types; `chosen_policy` reads them."""
     options = [
         click.option(
             "--tensor-type",
@@ -94,7 +106,13 @@ def type_options(function: F) -> F:
     for name, (declarations, text) in _FLAG_HELP.items():
         options.append(
             click.option(
-                *declarations, name.replace("-", "_"), metavar="TYPE", callback=_checked, expose_value=False, help=text
+                *declarations,
+                name.replace("-", "_"),
+                multiple=True,
+                metavar="TYPE",
+                callback=_checked,
+                expose_value=False,
+                help=text,
             )
         )
     options.append(
@@ -114,10 +132,15 @@ def type_options(function: F) -> F:
 def run_options(function: F) -> F:
     """Decorate a command with the options of importance, running and reporting."""
     options = [
+        click.option(
+            "--template", type=_FILE, metavar="FILE", help="Metadata, order and types are those of this file."
+        ),
         click.option("--imatrix", type=_FILE, metavar="FILE", help="Importance for Q2_K, Q4_K and IQ2_XXS."),
         click.option("--imatrix-strict", is_flag=True, help="Refuse an imatrix that lacks data, do not fall back."),
         click.option("--mtp-out", type=_FILE, metavar="FILE", help="Write the MTP block to its own file."),
-        click.option("--name", metavar="TEXT", help="Name of the model in the file. Default: that of the source."),
+        click.option(
+            "--name", metavar="TEXT", help="Name of the model in the file. Default: the source's (template's)."
+        ),
         click.option("-t", "--threads", type=Whole(1, 256), metavar="N", help="Threads. Default: one per core."),
         click.option("--dry-run", is_flag=True, help="Print what would be written, and check that it can be."),
         click.option("--force", is_flag=True, help="Replace existing files."),
@@ -128,10 +151,11 @@ def run_options(function: F) -> F:
     return function
 
 
-def chosen_policy(recipe: str | None, q4_layers: str | None) -> Policy:
+def chosen_policy(recipe: str | None, q4_layers: str | None, template: Path | None) -> Policy:
     """Return the policy of the command that runs."""
+    flags = click.get_current_context().meta[_FLAGS_KEY]
     try:
-        return Policy.from_flags(recipe, click.get_current_context().meta.get(_FLAGS_KEY, ()), q4_layers=q4_layers)
+        return Policy.from_flags(recipe, flags, q4_layers=q4_layers, template=template is not None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

@@ -15,6 +15,7 @@ from .policy import Policy
 from .recipes import RECIPES
 from .safetensors import Checkpoint, CheckpointError
 from .splicing import SpliceError, SplicePlan, plan_splice, splice
+from .template import TemplateError
 from .writing import kept_files
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Policy",
     "SpliceError",
     "SplicePlan",
+    "TemplateError",
     "TensorError",
     "TensorPlan",
     "compare",

@@ -16,6 +16,7 @@ from .hfsource import CheckpointSource
 from .plan import Plan, PlanError, make_plan
 from .policy import Policy
 from .sources import GGUFSource, Source
+from .template import Template
 from .writing import Tell, carry_out
 
 StrPath = str | os.PathLike[str]
@@ -31,6 +32,7 @@ def plan_conversion(
     imatrix_strict: bool = False,
     mtp_out: StrPath | None = None,
     name: str | None = None,
+    template: StrPath | None = None,
 ) -> Plan:
     """Read a checkpoint directory and plan its conversion.
 
@@ -51,12 +53,21 @@ def plan_conversion(
     mtp_out : path-like, optional
         A file of its own for the MTP block, which is otherwise part of `out`.
     name : str, optional
-        `general.name`; by default the name of the directory.
+        `general.name`; by default the name of the directory, or that of the template.
+    template : path-like, optional
+        A GGUF file of the same model, in either layout of experts. Its metadata (without the provenance of an
+        imatrix) and with them the tokenizer, the order of its tensors, their shapes and, where the policy does not
+        decide, their types become those of `out`. `general.file_type` follows the recipe, or the type of most values
+        when that is another. A template without MTP block leaves that of the source out, unless `mtp_out` is given.
 
     Raises
     ------
     OSError
         A file is missing or unreadable.
+    ModelFileError, UnsupportedModelError
+        The template is damaged, or is no DeepSeek V4 model in one file.
+    TemplateError
+        The template is not of the checkpoint's model; every difference is listed.
     CheckpointError
         The checkpoint is damaged, incomplete, or not DeepSeek V4.
     ImatrixError
@@ -64,14 +75,17 @@ def plan_conversion(
     ValueError
         The recipe is unknown, types do not fit tensors, or there is no MTP block for `mtp_out`.
     """
+    like = None if template is None else Template.read(template)
+    chosen = _policy(recipe, policy, needed=_needs_recipe(like, mtp_out))
     return _plan(
         CheckpointSource(source),
         out,
-        _policy(recipe, policy),
+        chosen,
         imatrix=imatrix,
         imatrix_strict=imatrix_strict,
         mtp_out=mtp_out,
         name=name,
+        template=like,
     )
 
 
@@ -86,6 +100,7 @@ def plan_quantization(
     mtp_out: StrPath | None = None,
     name: str | None = None,
     allow_requantize: bool = False,
+    template: StrPath | None = None,
 ) -> Plan:
     """Read the directory of a GGUF file or a checkpoint, and plan a file of other types.
 
@@ -97,19 +112,21 @@ def plan_quantization(
         A GGUF file of higher precision, or a checkpoint directory.
     out : path-like or None
         The GGUF file; None for a plan that is only compared (`compare`).
-    recipe, policy, imatrix, imatrix_strict, mtp_out, name
-        As for `plan_conversion`; without recipe and policy every tensor of a GGUF file keeps its type.
+    recipe, policy, imatrix, imatrix_strict, mtp_out, name, template
+        As for `plan_conversion`; without template, recipe and policy every tensor of a GGUF
+        file keeps its type.
     allow_requantize : bool
         Take tensors of 2 bits as a source of other types.
 
     Raises
     ------
-    OSError, CheckpointError, ImatrixError, ValueError
+    OSError, CheckpointError, ImatrixError, TemplateError, ValueError
         As for `plan_conversion`.
     ModelFileError, UnsupportedModelError
-        The GGUF file is damaged, or is no DeepSeek V4 model in one file.
+        The GGUF file or the template is damaged, or is no DeepSeek V4 model in one file.
     """
-    chosen = _policy(recipe, policy, needed=Path(source).is_dir())
+    like = None if template is None else Template.read(template)
+    chosen = _policy(recipe, policy, needed=Path(source).is_dir() and _needs_recipe(like, mtp_out))
     opened: Source = CheckpointSource(source) if Path(source).is_dir() else GGUFSource(source)
     return _plan(
         opened,
@@ -120,6 +137,7 @@ def plan_quantization(
         mtp_out=mtp_out,
         name=name,
         allow_requantize=allow_requantize,
+        template=like,
     )
 
 
@@ -147,8 +165,13 @@ def _policy(recipe: str | None, policy: Policy | None, *, needed: bool = True) -
     else:
         chosen = Policy(recipe)
     if needed and chosen.recipe is None:
-        raise PlanError("a checkpoint has no types of a GGUF file; name a recipe")
+        raise PlanError("a checkpoint has no types of a GGUF file; name a recipe, or a template that has them all")
     return chosen
+
+
+def _needs_recipe(template: Template | None, mtp_out: StrPath | None) -> bool:
+    """Whether tensors of a checkpoint get no type without one."""
+    return template is None or (mtp_out is not None and not template.mtp_names)
 
 
 def _plan(
@@ -160,6 +183,7 @@ def _plan(
     imatrix_strict: bool,
     mtp_out: StrPath | None,
     name: str | None,
+    template: Template | None,
     allow_requantize: bool = False,
 ) -> Plan:
     try:
@@ -172,6 +196,7 @@ def _plan(
             mtp_out=mtp_out,
             name=name,
             allow_requantize=allow_requantize,
+            template=template,
         )
     except BaseException:
         source.close()

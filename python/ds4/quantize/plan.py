@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +21,11 @@ from ds4.gguf_writer import KV, TensorInfo, check_targets, make_layout
 from ds4.imatrix import Imatrix
 
 from .importance import NEEDS_WEIGHTS, WEIGHTED_TYPES, Importance, WantedTensor, plan_importance, read_imatrix
-from .policy import FLOAT_TYPES, Policy, type_faults
-from .recipes import RECIPES, role_of
+from .policy import FLOAT_TYPES, MADE_TYPES, Policy, type_faults
+from .recipes import FILE_TYPES, RECIPES, role_of
 from .registry import check_runs
 from .sources import Source, SourceTensor, split_mtp
+from .template import Template, TemplateTensor, match
 
 TWO_BIT_TYPES = ("Q2_K", "IQ2_XXS")
 _MTP_DROPPED = "tokenizer."
@@ -44,10 +45,13 @@ class TensorPlan:
         Where its values come from.
     type : str
         Its type in the new file.
+    shape : tuple of int or None
+        Its dimensions as a template writes them: those of the source, but for ones at the end.
     """
 
     source: SourceTensor
     type: str
+    shape: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -57,7 +61,7 @@ class TensorPlan:
     @property
     def info(self) -> TensorInfo:
         """Its record in the directory."""
-        return TensorInfo(self.name, self.source.ne, self.type)
+        return TensorInfo(self.name, self.shape or self.source.ne, self.type)
 
     @property
     def n_bytes(self) -> int:
@@ -112,6 +116,7 @@ class Plan:
     tensors: tuple[TensorPlan, ...]
     """The tensors of all files."""
     notes: tuple[str, ...]
+    template: Template | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -160,6 +165,7 @@ def make_plan(
     mtp_out: str | os.PathLike[str] | None = None,
     name: str | None = None,
     allow_requantize: bool = False,
+    template: Template | None = None,
 ) -> Plan:
     """Plan the files made from a source.
 
@@ -167,10 +173,17 @@ def make_plan(
     ------
     PlanError
         Types do not fit tensors (all are listed), a name of the policy fits none, or there is no MTP block.
+    TemplateError
+        The template is not of the source's model; every difference is listed.
     OSError, ImatrixError
         About the importance file.
     """
-    main, mtp = split_mtp(source)
+    notes = list(source.notes)
+    tensors: Sequence[SourceTensor] = source.tensors
+    if template is not None:
+        tensors, told = match(template, source, mtp_apart=mtp_out is not None)
+        notes += told
+    main, mtp = split_mtp(tensors, source.n_layer)
     if mtp_out is not None:
         if not mtp:
             raise PlanError(f"{source.path} has no MTP block to write to {mtp_out}")
@@ -181,8 +194,9 @@ def make_plan(
     for path in (out, mtp_out):
         if path is not None and _same_file(Path(path), source.path):
             raise PlanError(f"{path} is the source itself; write to another file")
-    plans = {t.name: TensorPlan(t, _type(policy, t, source.n_layer)) for t in source.tensors}
-    notes = list(source.notes)
+        if path is not None and template is not None and _same_file(Path(path), template.path):
+            raise PlanError(f"{path} is the template itself; write to another file")
+    plans = {t.name: _plan_tensor(policy, t, source.n_layer, template) for t in tensors}
     _check_types(plans, policy)
     notes += _check_sources(plans, allow_requantize)
     wanted = [
@@ -192,16 +206,20 @@ def make_plan(
     importance, told = plan_importance(wanted, data, digest, n_layer=source.n_layer, strict=imatrix_strict)
     files = []
     if out is not None:
-        records = _with_types(source.records(), source.title if name is None else name, policy)
+        records = _records(source, template, name, policy, plans.values())
         inside = list(plans.values()) if mtp_out is None else [plans[t.name] for t in main]
         files.append(_file(Path(out), records, inside, importance))
         if mtp_out is not None:
             files.append(_file(Path(mtp_out), _mtp_records(records), [plans[t.name] for t in mtp], importance))
-    return Plan(source, policy, importance, tuple(files), tuple(plans.values()), (*notes, *told))
+    return Plan(source, policy, importance, tuple(files), tuple(plans.values()), (*notes, *told), template)
 
 
-def _type(policy: Policy, tensor: SourceTensor, n_layer: int) -> str:
-    return policy.type_of(tensor.name, tensor.ne, tensor.nearest_type, n_layer)
+def _plan_tensor(policy: Policy, tensor: SourceTensor, n_layer: int, template: Template | None) -> TensorPlan:
+    like = template.tensors.get(tensor.name) if template is not None else None
+    kind = policy.type_of(
+        tensor.name, tensor.ne, tensor.nearest_type, n_layer, template_type=None if like is None else like.type
+    )
+    return TensorPlan(tensor, kind, None if like is None else like.ne)
 
 
 def _same_file(path: Path, source: Path) -> bool:
@@ -220,6 +238,11 @@ def _check_types(plans: dict[str, TensorPlan], policy: Policy) -> None:
         if (p.source.stored in ("I32", "I64")) != (p.type == "I32"):
             faults.append(
                 f"{name}: a table of expert ids is I32 and nothing else is, not {p.source.stored} as {p.type}"
+            )
+        elif p.how == "encode" and p.type not in MADE_TYPES:
+            faults.append(
+                f"{name} is {p.type} in the template, which ds4 does not make; choose a type for it "
+                f"(--tensor-type {name}=Q8_0) or a recipe"
             )
     if faults:
         raise PlanError(f"the chosen types do not fit:{listed_faults(faults)}")
@@ -245,8 +268,31 @@ def _check_sources(plans: dict[str, TensorPlan], allow_requantize: bool) -> list
     return out
 
 
-def _with_types(records: Sequence[KV], title: str, policy: Policy) -> list[KV]:
-    replaced = {"general.name": KV("general.name", "string", title)}
+def _records(
+    source: Source, template: Template | None, name: str | None, policy: Policy, plans: Iterable[TensorPlan]
+) -> list[KV]:
+    if template is None:
+        return _with_types(source.records(), source.title if name is None else name, policy)
+    records = _with_types(template.records, name, policy)
+    if policy.recipe is not None or template.file_type is None:
+        return records
+    before, after = (_main_type(t) for t in (template.tensors.values(), [p.info for p in plans]))
+    if before == after or after not in FILE_TYPES:
+        return records
+    corrected = KV("general.file_type", "u32", FILE_TYPES[after])
+    return [corrected if kv.key == corrected.key else kv for kv in records]
+
+
+def _main_type(tensors: Iterable[TensorInfo | TemplateTensor]) -> str:
+    """The type of most values: what `general.file_type` is about."""
+    values: dict[str, int] = {}
+    for t in tensors:
+        values[t.type] = values.get(t.type, 0) + math.prod(t.ne)
+    return max(values, key=lambda kind: values[kind])
+
+
+def _with_types(records: Sequence[KV], title: str | None, policy: Policy) -> list[KV]:
+    replaced = {} if title is None else {"general.name": KV("general.name", "string", title)}
     if policy.recipe is not None:
         replaced["general.file_type"] = KV("general.file_type", "u32", RECIPES[policy.recipe].file_type)
         replaced["general.quantization_version"] = KV("general.quantization_version", "u32", 2)
@@ -270,6 +316,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain values, for a report."""
     return {
         "source": str(plan.source.path),
+        "template": None if plan.template is None else str(plan.template.path),
         "recipe": plan.policy.recipe,
         "notes": list(plan.notes),
         "imatrix": _imatrix_facts(plan.importance),

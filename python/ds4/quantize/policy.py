@@ -6,7 +6,7 @@ The first rule that applies decides:
    named whole).
 2. Routed experts of the layers: `routed_w1` (gate), `routed_w2` (down), `routed_w3` (up).
 3. Types that ds4 does not make (I32 tables): kept.
-4. Vectors: kept.
+4. Vectors: kept, with a template as they are in it.
 5. `token_embd.weight`: `embedding`.
 6. Names that begin with `output.`: `output`.
 7. Shared experts: `shared`.
@@ -14,7 +14,8 @@ The first rule that applies decides:
 9. Other names with `.attn`, `attn_`, `.indexer` or `indexer_` (`hc_attn_fn` too): `attention`.
 10. All others but the routed experts of the MTP block: `dense`.
 
-What no rule changes has the type of the recipe; without a recipe, the type that it has in the source.
+What no rule changes has the type of the recipe; without a recipe, the type that it has in the template, or without
+one in the source.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 MADE_TYPES = (*FLOAT_TYPES, "Q8_0", "MXFP4", "Q4_K", "Q2_K", "IQ2_XXS")
 """Tensor types that ds4 can make."""
 
+TEMPLATE = "template"
+"""In the place of a type: the one that a tensor has in the template (without one: in the source)."""
+
 _UNSET = ("copy", "template")
+_TABLE_TYPES = ("I8", "I16", "I32", "I64")
 _BY_SHORT_NAME = {name.replace("_", "").lower(): name for name in MADE_TYPES}
 _PROJECTIONS = ("attn_kv", "attn_q_a", "attn_q_b", "attn_output_a", "attn_output_b")
 _ROUTED = {"ffn_gate_exps": "routed_w1", "ffn_down_exps": "routed_w2", "ffn_up_exps": "routed_w3"}
@@ -62,7 +67,8 @@ def parse_type(text: str) -> str | None:
     Returns
     -------
     str or None
-        The name as the format has it; None for "copy" and "template", which leave the type alone.
+        The name as the format has it; None for "copy" and "template", which leave the type to the recipe or, if
+        there is one, to the template.
 
     Raises
     ------
@@ -86,7 +92,7 @@ class Policy:
     recipe : str or None
         A key of `RECIPES`, or None to keep the types of the source.
     tensor_types : tuple of (str, str or None)
-        Name or beginning of a name, and type; the first that fits decides.
+        Name or beginning of a name, and type; the first that fits decides. A type may be `TEMPLATE` here and below.
     routed_w1, routed_w2, routed_w3 : str or None
         Type of the gate, down and up matrices of the routed experts.
     embedding, output, shared, attention_proj, attention, dense : str or None
@@ -123,7 +129,7 @@ class Policy:
         types = [kind for _, kind in self.tensor_types]
         types += [getattr(self, f.name) for f in fields(self) if f.name in _FAMILIES]
         for kind in types:
-            if kind is not None and kind not in MADE_TYPES:
+            if kind is not None and kind not in (*MADE_TYPES, TEMPLATE):
                 raise ValueError(f"{kind!r} is not a tensor type that ds4 makes; these are: {', '.join(MADE_TYPES)}")
 
     @classmethod
@@ -133,6 +139,7 @@ class Policy:
         flags: Iterable[tuple[str, str]] = (),
         *,
         q4_layers: str | None = None,
+        template: bool = False,
     ) -> Self:
         """Build a policy from options as they are typed.
 
@@ -145,12 +152,15 @@ class Policy:
             type. Of two that set the same field the later one wins.
         q4_layers : str, optional
             See `parse_layers`.
+        template : bool
+            There is a template: "copy" and "template" mean the type that a tensor has in it.
 
         Raises
         ------
         ValueError
             A value is malformed or a type unknown.
         """
+        unset = TEMPLATE if template else None
         by_name: list[tuple[str, str | None]] = []
         policy = cls(recipe, q4_layers=None if q4_layers is None else frozenset(parse_layers(q4_layers)))
         for flag, value in flags:
@@ -158,12 +168,14 @@ class Policy:
                 name, equals, kind = value.rpartition("=")
                 if not equals or not name:
                     raise ValueError(f"{value!r} is not of the form NAME=TYPE")
-                by_name.append((name, parse_type(kind)))
+                by_name.append((name, parse_type(kind) or unset))
             else:
-                policy = replace(policy, **dict.fromkeys(FLAGS[flag], parse_type(value)))
+                policy = replace(policy, **dict.fromkeys(FLAGS[flag], parse_type(value) or unset))
         return replace(policy, tensor_types=tuple(by_name))
 
-    def type_of(self, name: str, ne: tuple[int, ...], source_type: str, n_layer: int) -> str:
+    def type_of(
+        self, name: str, ne: tuple[int, ...], source_type: str, n_layer: int, *, template_type: str | None = None
+    ) -> str:
         """Return the type of a tensor in the output.
 
         Parameters
@@ -176,25 +188,34 @@ class Policy:
             The type it has in the source, or the nearest one that a GGUF file can hold.
         n_layer : int
             Layers of the model without the MTP block.
+        template_type : str, optional
+            The type it has in the template, if there is one.
         """
-        default = source_type
+        base = template_type or source_type
+        default = base
         if self.recipe is not None:
-            default = recipe_type(self.recipe, name, n_layer, self.q4_layers) or source_type
-        is_matrix = default in MADE_TYPES and len(stripped(ne)) > 1
+            default = recipe_type(self.recipe, name, n_layer, self.q4_layers) or base
+
+        def chosen(kind: str | None) -> str:
+            return base if kind == TEMPLATE else kind or default
+
+        is_matrix = default not in _TABLE_TYPES and len(stripped(ne)) > 1
         for prefix, kind in self.tensor_types:
             if name == prefix or (is_matrix and name.startswith(prefix)):
-                return kind or default
+                return chosen(kind)
         group, _, leaf = split_name(name)
         mtp = is_mtp(name, n_layer)
         if group == "blk" and leaf in _ROUTED and not mtp:
-            return getattr(self, _ROUTED[leaf]) or default
-        if not is_matrix or (mtp and leaf in _ROUTED):
+            return chosen(getattr(self, _ROUTED[leaf]))
+        if len(stripped(ne)) == 1:
+            return template_type or default
+        if default not in MADE_TYPES or (mtp and leaf in _ROUTED):
             return default
-        return getattr(self, _family(name, leaf)) or default
+        return chosen(getattr(self, _family(name, leaf)))
 
     def unused(self, tensors: Iterable[tuple[str, tuple[int, ...], str]]) -> list[str]:
         """Return the names and beginnings of `tensor_types` that fit no tensor; each is (name, ne, source type)."""
-        known = [(name, len(stripped(ne)) > 1 and kind in MADE_TYPES) for name, ne, kind in tensors]
+        known = [(name, len(stripped(ne)) > 1 and kind not in _TABLE_TYPES) for name, ne, kind in tensors]
         return [
             prefix
             for prefix, _ in self.tensor_types

@@ -82,6 +82,12 @@ RECIPES: dict[str, Recipe] = {
 """The recipes by name. Attention, shared experts and output of the quantized ones are Q8_0."""
 
 
+FILE_TYPES = {
+    "F32": 0, "F16": 1, "Q8_0": 7, "Q2_K": 10, "Q4_K": 15, "IQ2_XXS": 19, "BF16": 32, "MXFP4": 38,
+}  # fmt: skip
+"""Number of `general.file_type` of a file whose values are mostly of a type."""
+
+
 def split_name(name: str) -> tuple[str | None, int, str]:
     """Split the name of a tensor of a GGUF file: "blk.3.attn_kv.weight" into ("blk", 3, "attn_kv").
 

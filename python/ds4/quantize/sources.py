@@ -100,6 +100,36 @@ class Source(Protocol):
         """Close the files."""
 
 
+def check_model_file(file: gguf.GGUFFile) -> None:
+    """Check that a file is a whole one of the family.
+
+    Raises
+    ------
+    UnsupportedModelError
+        It is of another architecture, or one of several parts.
+    """
+    found = file.metadata.get("general.architecture")
+    if found != ARCHITECTURE:
+        raise UnsupportedModelError(
+            f"general.architecture is {found!r}; ds4 makes files of {ARCHITECTURE!r} (DeepSeek V4)", path=file.path
+        )
+    n_parts = file.metadata.get("split.count", 1)
+    if n_parts != 1:
+        raise UnsupportedModelError(
+            f"this is one of {n_parts} parts of a model; merge them into one file first", path=file.path
+        )
+
+
+def file_records(file: gguf.GGUFFile) -> list[KV]:
+    """Return the metadata of a file in the standard layout, without the provenance of an imatrix."""
+    stored = (kv for kv in stored_records(file) if not kv.key.startswith(_DROPPED_KEYS))
+    if expert_layout(file) == "standard":
+        return list(stored)
+    alignment = standard_alignment(file)
+    out: list[KV] = [kv for kv in stored if kv.key != "general.alignment"]
+    return out if alignment is None else [*out, KV("general.alignment", "u32", alignment)]
+
+
 def n_rows_of(tensor: SourceTensor) -> int:
     """Return the rows of one matrix of a tensor."""
     return math.prod(tensor.ne[1:]) // tensor.n_matrices
@@ -218,7 +248,7 @@ class GGUFSource:
         self.tensors = tuple(_FileTensor(view, self._reader) for view in views)
 
     def _examine(self, metadata: gguf.Metadata) -> list[WeightView]:
-        self._check(metadata)
+        check_model_file(self._file)
         views = list(standard_tensors(self._file).values())
         self._check_types(views)
         n_block, n_mtp = (self._count(metadata, key) for key in ("block_count", "nextn_predict_layers"))
@@ -229,19 +259,6 @@ class GGUFSource:
         self.n_layer = n_block - n_mtp
         self.title = str(metadata.get("general.name", self.path.stem))
         return views
-
-    def _check(self, metadata: gguf.Metadata) -> None:
-        found = metadata.get("general.architecture")
-        if found != ARCHITECTURE:
-            raise UnsupportedModelError(
-                f"general.architecture is {found!r}; ds4 makes files of {ARCHITECTURE!r} (DeepSeek V4)",
-                path=str(self.path),
-            )
-        n_parts = metadata.get("split.count", 1)
-        if n_parts != 1:
-            raise UnsupportedModelError(
-                f"this is one of {n_parts} parts of a model; merge them into one file first", path=str(self.path)
-            )
 
     def _check_types(self, views: Iterable[WeightView]) -> None:
         unread = [f"{v.name} ({v.type})" for v in views if v.type not in (*MADE_TYPES, "I32")]
@@ -259,12 +276,7 @@ class GGUFSource:
 
     def records(self) -> list[KV]:
         """Return the metadata of the file in the standard layout, without the provenance of an earlier imatrix."""
-        stored = (kv for kv in stored_records(self._file) if not kv.key.startswith(_DROPPED_KEYS))
-        if expert_layout(self._file) == "standard":
-            return list(stored)
-        alignment = standard_alignment(self._file)
-        out: list[KV] = [kv for kv in stored if kv.key != "general.alignment"]
-        return out if alignment is None else [*out, KV("general.alignment", "u32", alignment)]
+        return file_records(self._file)
 
     def identity(self) -> list[Any]:
         """Return path, size and time of the file."""
@@ -276,8 +288,10 @@ class GGUFSource:
         self._file.close()
 
 
-def split_mtp(source: Source) -> tuple[list[SourceTensor], list[SourceTensor]]:
-    """Return the tensors of a source: those of the model, and those of its MTP block."""
-    mtp = [t for t in source.tensors if is_mtp(t.name, source.n_layer)]
-    names = {t.name for t in mtp}
-    return [t for t in source.tensors if t.name not in names], mtp
+def split_mtp(tensors: Iterable[SourceTensor], n_layer: int) -> tuple[list[SourceTensor], list[SourceTensor]]:
+    """Return the tensors of a model of `n_layer` layers, and those of its MTP block."""
+    main: list[SourceTensor] = []
+    mtp: list[SourceTensor] = []
+    for tensor in tensors:
+        (mtp if is_mtp(tensor.name, n_layer) else main).append(tensor)
+    return main, mtp

@@ -5,7 +5,6 @@ The same machinery changes the layout of the experts, with or without a donor.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from ds4.progress import Progress
 from .layers import format_layers
 from .layout import OutputTensor, plan_file
 from .registry import check_runs
+from .values import same_value, shown_value
 
 _MAX_LAYER = 9999
 _COMPARED = ("deepseek4.", "tokenizer.")
@@ -332,24 +332,12 @@ def _key_difference(key: str, ours: Any, theirs: Any) -> str | None:
         if len(ours) != len(theirs):
             return f"metadata {key} has {len(ours)} entries in the base and {len(theirs)} in the donor"
         for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            if not _same(a, b):
-                return f"metadata {key}[{i}] is {_shown(a)} in the base and {_shown(b)} in the donor"
+            if not same_value(a, b):
+                return f"metadata {key}[{i}] is {shown_value(a)} in the base and {shown_value(b)} in the donor"
         return None
-    if _same(ours, theirs):
+    if same_value(ours, theirs):
         return None
-    return f"metadata {key} is {_shown(ours)} in the base and {_shown(theirs)} in the donor"
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal; numbers whatever their width, as far as a float32 tells."""
-    if float in (type(a), type(b)) and {type(a), type(b)} <= {float, int}:
-        return math.isclose(a, b, rel_tol=1e-6) or (math.isnan(a) and math.isnan(b))
-    return type(a) is type(b) and bool(a == b)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
+    return f"metadata {key} is {shown_value(ours)} in the base and {shown_value(theirs)} in the donor"
 
 
 def _pairs(views: dict[str, WeightView], prefixes: Iterable[str]) -> list[str]:

@@ -64,10 +64,39 @@ def test_options_override_the_recipe_and_the_later_one_wins(ds4: Any, source: Pa
     down = "blk.1.ffn_down_exps.weight"
     assert plan("--recipe", "q2", "--experts", "q4-k", "--routed-w2", "Q2K")[down] == "Q2_K"
     assert plan("--recipe", "q2", "--routed-down", "Q2K", "--routed", "q4_k")[down] == "Q4_K"
+    # one that is repeated counts where it stands
+    again = ("--routed-w2", "q8_0", "--experts", "q4_k", "--routed-down", "q2_k")
+    assert plan("--recipe", "q2", *again)[down] == "Q2_K"
+    again = ("--experts", "q8_0", "--routed-w2", "q2_k", "--routed=q4_k")
+    assert plan("--recipe", "q2", *again)[down] == "Q4_K"
+    assert plan("--recipe", "q2", "--output", "q4_k", "--output", "f16")["output.weight"] == "F16"
+    names = ("--tensor-type", f"{down}=q8_0", "--experts", "q4_k", "--tensor-type", "blk.1.ffn_=f16")
+    found = plan("--recipe", "q2", *names)
+    assert [found[n] for n in (down, "blk.1.ffn_up_exps.weight", "blk.2.ffn_up_exps.weight")] == ["Q8_0", "F16", "Q4_K"]
     assert plan("--recipe", "q2-q4", "--q4-layers", "1")[down] == "Q4_K"
     found = plan("--recipe", "q2", "--tensor-type", "blk.1.=q8_0", "--experts", "q4_k", "--output", "f16")
     assert (found[down], found["blk.2.ffn_down_exps.weight"], found["output.weight"]) == ("Q8_0", "Q4_K", "F16")
     assert plan()[down] == "BF16"
+
+
+def test_template(ds4: Any, source: Path, tiny_gguf: Callable[..., Path], tmp_path: Path) -> None:
+    template = tiny_gguf("flash", part="main", recipe="q8")
+    out, report = tmp_path / "out.gguf", tmp_path / "report.json"
+    options = ("--template", template, "--recipe", "bf16", "--experts", "template", "--json", report)
+    done = ds4("quantize", source, out, *options)
+    assert done.returncode == 0, done.stderr
+    kinds, like = _types(out), _types(template)
+    assert list(kinds) == list(like)
+    assert kinds["blk.1.ffn_down_exps.weight"] == "Q8_0" and kinds["output.weight"] == "BF16"
+    assert json.loads(report.read_text())["template"] == str(template)
+    done = ds4("quantize", source, out, "--template", template, "--force")
+    assert done.returncode == 0 and _types(out) == like
+    other = tiny_gguf("pro", part="main", recipe="bf16")
+    done = ds4("quantize", source, tmp_path / "none.gguf", "--template", other)
+    assert done.returncode == 1 and not (tmp_path / "none.gguf").exists()
+    assert f"the template {other} and {source} do not go together" in done.stderr
+    done = ds4("convert", tmp_path, tmp_path / "none.gguf")
+    assert done.returncode == 2 and "--recipe NAME, or --template FILE" in done.stderr
 
 
 def test_gaps_of_an_imatrix_are_told_first(ds4: Any, source: Path, tmp_path: Path) -> None:
@@ -131,6 +160,8 @@ def test_compare_writes_nothing(ds4: Any, source: Path, tmp_path: Path, tiny_ggu
         (["SOURCE", "OUT", "--recipe", "q2-q4", "--q4-layers", "x"], "list of layers"),
         (["SOURCE", "OUT", "--recipe", "q2", "--q4-layers", "1"], "belongs to the recipe q2-q4"),
         (["SOURCE", "OUT", "--threads", "0"], "at least 1"),
+        (["SOURCE", "SOURCE", "--recipe", "q4", "--force"], "is read by this command"),
+        (["SOURCE", "OUT", "--template", "OUT"], "is read by this command"),
     ],
 )
 def test_a_wrong_command_line(ds4: Any, source: Path, tmp_path: Path, arguments: list[str], text: str) -> None:
@@ -147,7 +178,6 @@ def test_work_that_cannot_be_done(ds4: Any, source: Path, tmp_path: Path) -> Non
         ((tmp_path / "none.gguf", out, "--recipe", "q4"), "none.gguf"),
         ((tmp_path, out, "--recipe", "q4"), "config.json"),
         ((tmp_path, out), "name a recipe"),
-        ((source, source, "--recipe", "q4", "--force"), "the source itself"),
         ((source, out, "--recipe", "q2", "--imatrix", tmp_path / "no.dat"), "no.dat"),
         ((source, tmp_path / "no" / "out.gguf", "--recipe", "q4"), "no such directory"),
         ((source, out, "--recipe", "q2", "--attention-proj", "q4_k"), "blk.0.attn_q_b.weight: rows of 128 values"),
