@@ -14,8 +14,8 @@ differs, and the engine needs no switches that nobody else wants.
   router        top-k layers always take the same experts
   sinks         attention cannot decline to look: all its weight goes to rows
 
---sets names the folder that make_sets.py wrote.  Shown is what `likelihood` measures: nats per token of the held-out
-answers of each kind and of plain English, first of the model as it is, then how much is lost.
+--sets names the folder that make_sets.py wrote.  Shown is what `likelihood` measures: nats per token of the
+held-out answers of each kind and of plain English, first of the model as it is, then how much is lost.
 """
 
 import argparse

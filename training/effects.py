@@ -2,9 +2,9 @@
 
 usage: python training/effects.py --parent FILE --sets DIR [--work DIR] [-n ITEMS] [--json FILE]
 
-The parent (BF16) is quantized by each recipe; every file is then measured on the held-out sets of make_sets.py
-(nats per token) and on held-out tasks answered greedily (share of right answers): sums, tool calls, recall.
-Importances come from the calibration set, which holds training conversations only.
+The parent (BF16) is quantized by each recipe; every file is then measured on the held-out sets of
+make_sets.py (nats per token) and on held-out tasks answered greedily (share of right answers): sums, tool
+calls, recall.  Importances come from the calibration sets, which hold what training has seen.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 import ds4
 from ds4 import imatrix, score
 from ds4.quantize import plan_quantization, quantize
+
 from evaluate import Engine, measure
 from likelihood import N_CTX, likelihood
 

@@ -6,6 +6,7 @@ usage: python training/make_sets.py --out DIR [--english-bytes N] [-n ITEMS] [--
     DIR/heldout.jsonl         {"prompt", "continuation", "kind", "mode"}: rendered held-out conversations
     DIR/style-pairs.jsonl     {"terse", "verbose", "split"}: the same question asked in two styles
     DIR/calibration.jsonl     {"messages", "tools", "mode"}: training conversations for importance matrices
+    DIR/calibration.txt       training passages of plain English, for the same
 
 DS4_ENGLISH must name the folder of English text (see data/english.py).
 """
@@ -13,8 +14,9 @@ DS4_ENGLISH must name the folder of English text (see data/english.py).
 import argparse
 import json
 import pathlib
+import random
 
-from data import KINDS, heldout, recall, stream, style_pairs
+from data import KINDS, english, heldout, recall, stream, style_pairs
 from train import DISTANCES, finished
 
 
@@ -53,6 +55,16 @@ def calibration(n):
         yield row
 
 
+def cut(passages, n_bytes):
+    """Passages with an empty line between them, until there are about n_bytes."""
+    text = ""
+    for passage in passages:
+        if len(text.encode()) > n_bytes:
+            break
+        text += passage + "\n\n"
+    return text
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--out", required=True, type=pathlib.Path)
@@ -62,12 +74,11 @@ def main():
     ap.add_argument("--pairs", type=int, default=80)
     a = ap.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
-    text = ""
-    for item in heldout("english", 2000, seed=5):
-        if len(text.encode()) > a.english_bytes:
-            break
-        text += item["text"] + "\n\n"
-    (a.out / "english-heldout.txt").write_text(text, encoding="utf-8")
+    rng = random.Random("calibration")
+    passages = (english.make(rng, True)["text"] for _ in range(2000))
+    (a.out / "calibration.txt").write_text(cut(passages, a.english_bytes), encoding="utf-8")
+    passages = (item["text"] for item in heldout("english", 2000, seed=5))
+    (a.out / "english-heldout.txt").write_text(cut(passages, a.english_bytes), encoding="utf-8")
     dump(a.out / "heldout.jsonl", list(rendered(a.n)))
     dump(
         a.out / "style-pairs.jsonl",
