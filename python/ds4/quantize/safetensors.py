@@ -246,10 +246,13 @@ class Checkpoint:
         self.tensors: dict[str, TensorEntry] = {}
         try:
             index = self.directory / "model.safetensors.index.json"
+            single = self.directory / "model.safetensors"
             if index.exists():
                 self._open_shards(index)
+            elif not single.exists() and any(self.directory.glob("*.safetensors")):
+                raise CheckpointError(f"{index} is missing; it names the shards: is the download complete?")
             else:
-                self._add(self.directory / "model.safetensors")
+                self._add(single)
         except BaseException:
             self.close()
             raise
@@ -289,7 +292,7 @@ class Checkpoint:
             wanted = by_shard[shard]
             if found != wanted:
                 name = min(found ^ wanted)
-                place = "but the shard lacks it" if name in wanted else "but the index does not list it there"
+                place = "the shard lacks it" if name in wanted else "the index does not list it there"
                 raise CheckpointError(f"{index} and {shard} disagree about tensor {shown(name)}: {place}")
 
     def __iter__(self) -> Iterator[TensorEntry]:

@@ -239,3 +239,9 @@ def test_threads_may_read_the_same_file(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert not faults
+
+
+def test_shards_without_their_index(tmp_path: Path) -> None:
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json is missing; it names the shards"):
+        Checkpoint(tmp_path)
