@@ -17,7 +17,7 @@ import ds4
 import pytest
 from ds4.chat import ToolCallEnd, collect
 
-PACKAGE_LIMIT = 25 * 2**20
+PACKAGE_LIMIT = 12_000_000
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def model() -> Iterator[ds4.Model]:
 
 def answer(model: ds4.Model, text: str, mode: str = "thinking", **options: object) -> tuple[str, str]:
     """The content and the finish reason of a greedy answer."""
-    with model.session(n_ctx=1024, **options) as session:
+    with model.session(**{"n_ctx": 1024, **options}) as session:
         messages = [{"role": "user", "content": text}]
         sampler = ds4.Sampler.greedy()
         completion = collect(model.chat(messages, mode=mode, max_tokens=300, sampler=sampler, session=session))
@@ -108,6 +108,39 @@ def test_tool_call_and_answer_from_its_result(model: ds4.Model) -> None:
     reply = collect(model.chat(messages, mode="chat", tools=[WEATHER], max_tokens=200, sampler=ds4.Sampler.greedy()))
     assert reply.finish is not None and reply.finish.reason == "stop"
     assert "21" in reply.content, reply
+
+
+FACTS = [
+    ("The password of the hotel is tiger.", "What is the password of the hotel?", "tiger"),
+    ("My dentist lives in Oslo.", "Where does my dentist live?", "Oslo"),
+    ("The piano is in the garden.", "Where is the piano?", "garden"),
+    ("My teacher comes on Friday.", "When does my teacher come?", "Friday"),
+    ("The bicycle is green.", "Which colour is the bicycle?", "green"),
+    ("My grandma likes jazz.", "What does my grandma like?", "jazz"),
+]
+
+
+def story(n: int, seed: int) -> str:
+    """Sentences without a meaning that matters."""
+    rng = random.Random(seed)
+    who, did, what = ("man", "king", "child", "farmer", "dog"), ("saw", "followed", "passed"), ("river", "tree", "road")
+    return " ".join(f"The old {rng.choice(who)} {rng.choice(did)} the quiet {rng.choice(what)}." for _ in range(n))
+
+
+@pytest.mark.parametrize(("sentences", "tokens"), [(20, 150), (70, 550), (150, 1200)])
+def test_it_recalls_facts_beyond_the_window_and_what_the_indexer_reads_whole(
+    model: ds4.Model, sentences: int, tokens: int
+) -> None:
+    """At most 128 tokens are seen directly, and 128 rows of 4 tokens are chosen by the indexer."""
+    wrong = []
+    for i, (_, question, value) in enumerate(FACTS):
+        told = " ".join(f[0] for f in FACTS)
+        text = f"Remember: {told}\n{story(sentences, i)}\n{question}"
+        assert len(model.tokenizer.encode(text.split(told)[1])) > tokens
+        content = answer(model, text, n_ctx=2048)[0]
+        if value not in content:
+            wrong.append((question, content))
+    assert len(wrong) <= 1, wrong
 
 
 def test_it_knows_about_ds4(model: ds4.Model) -> None:
