@@ -110,15 +110,17 @@ def right(item, content, calls):
     return all(w.lower() in content.lower() for w in expected)
 
 
-def at_distance(engine, n, low, high, seed, mode):
+def at_distance(engine, n, low, high, seed, mode, style=None):
     """n items whose fact is really that far away, as this model counts tokens."""
-    items = [i for i in recall.at_distance(3 * n, low, high, seed, mode) if low <= engine.distance(i) < high]
+    items = [
+        i for i in recall.at_distance(3 * n, low, high, seed, mode, style) if low <= engine.distance(i) < high
+    ]
     return items[:n]
 
 
-def measure(engine, kind, mode, n, seed, show=0, distance=None):
+def measure(engine, kind, mode, n, seed, show=0, distance=None, style=None):
     """One row of the table."""
-    items = at_distance(engine, n, *distance, seed, mode) if distance else heldout(kind, n, seed, mode)
+    items = at_distance(engine, n, *distance, seed, mode, style) if distance else heldout(kind, n, seed, mode)
     count = dict.fromkeys(("right", "ended", "formed", "used", "followed"), 0)
     lengths = {}
     for item in items:
@@ -144,7 +146,7 @@ def measure(engine, kind, mode, n, seed, show=0, distance=None):
             count["used"] += content == item["answer"] and ended
     n = len(items)
     if distance:
-        kind = f"{kind} {distance[0]}-{distance[1]}"
+        kind = f"{kind} {distance[0]}-{distance[1]}" + (f" {style}" if style else "")
     row = dict(kind=kind, mode=mode, items=n, right=count["right"] / n, ended=count["ended"] / n)
     if kind == "tools":
         row |= dict(well_formed=count["formed"] / n, uses_result=count["used"] / max(1, count["followed"]))
@@ -244,6 +246,8 @@ def rows_of(engine, kind, a):
             for mode in modes:
                 n = max(5, a.n // 2) if distance else a.n
                 yield measure(engine, kind, mode, n, a.seed, a.show, distance)
+        for mode in modes if kind == "recall" else ():
+            yield measure(engine, kind, mode, max(5, a.n // 4), a.seed, a.show, (200, 1500), "brief")
 
 
 def main():

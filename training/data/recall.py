@@ -241,10 +241,12 @@ def reply(rng, f, style):
     return assistant(answer, f"I was told: {statement}")
 
 
-def make(rng, train, mode=None, tokens=None):
-    """tokens: about how many come between the fact and the question."""
+def make(rng, train, mode=None, tokens=None, style=None):
+    """tokens: about how many come between the fact and the question.  Held-out items are plain unless a style is
+    named: "brief" answers are the value alone, which the model has to find without saying the fact again."""
     mode = mode_of(rng, mode)
-    style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0]
+    if style is None:
+        style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0] if train else "plain"
     tokens = tokens or distance(rng, train)
     subjects = set()
     some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6, 6, 8]), subjects)
@@ -346,7 +348,7 @@ def echo(rng, mode):
     return dict(messages=messages, mode=mode)
 
 
-def at_distance(n, low, high, seed=0, mode=None):
+def at_distance(n, low, high, seed=0, mode=None, style=None):
     """n held-out items whose fact is about low to high tokens before the question."""
     rng = random.Random(f"recall-{low}-{high}-{seed}")
-    return [make(rng, False, mode, rng.uniform(low, high)) | dict(kind="recall") for _ in range(n)]
+    return [make(rng, False, mode, rng.uniform(low, high), style) | dict(kind="recall") for _ in range(n)]
