@@ -119,7 +119,7 @@ def test_a_file_of_another_model_is_refused(ds4: Any, collected: Path) -> None:
         (("merge", "{chats}", "-o", "{dir}/a.gguf"), 2, "two files"),
         (("show", "{chats}"), 1, "neither GGUF nor .dat"),
         (("corpus", "-o", "{dir}/c.txt"), 2, "give files"),
-        (("corpus", "{chats}", "-o", "{chats}"), 1, "exists already"),
+        (("corpus", "{chats}", "-o", "{chats}"), 2, "would be replaced"),
         (("convert", "{chats}", "{dir}/a.gguf"), 1, "neither GGUF nor .dat"),
     ],
 )
