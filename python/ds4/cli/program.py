@@ -5,6 +5,7 @@ An error that a user can cause is one clear message on stderr; a traceback means
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 import click
@@ -15,6 +16,7 @@ from . import chat, convert, imatrix, inspect, quantize, score, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 _HELP = """\b
 Examples:
@@ -109,6 +111,8 @@ def run(argv: Sequence[str] | None) -> int:
         return EXIT_FAILURE
     except (ds4.DS4Error, OSError, ValueError, MemoryError) as error:
         lost = end_output()
+        if lost is None and isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            lost = error  # files are named by whoever writes them
         note(describe(error) if lost is None else f"standard output: {describe(lost)}")
         return EXIT_FAILURE
     return result if isinstance(result, int) else 0

@@ -147,7 +147,7 @@ def test_usage_errors(ds4: Any, model_path: Path, folder: Path) -> None:
         (["text"], "Missing argument"),
         (["text", text, "--stride", 0], "at least 1"),
         (["cases", cases, "--cpu", "--backend", "cuda"], "contradict"),
-        (["cases", cases, "-o", "x", "--json", "x"], "two outputs have the same name"),
+        (["cases", cases, "-o", "x", "--json", "x"], "name of two outputs"),
         (["against", text, "-m", model_path], "--parent"),
         (["against", text, "--parent", model_path], "-m is needed"),
         (["against", cases, "-m", model_path, "--parent", model_path, "--stride", 3], "no effect on cases"),
