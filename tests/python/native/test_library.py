@@ -146,10 +146,13 @@ def test_encoding_stops_when_the_pulse_says_so(lib):
         seen.append(ctypes.cast(progress, ctypes.POINTER(ctypes.c_uint64 * 2)).contents[:])
         return 1
 
-    values = np.random.default_rng(1).standard_normal(2**22)
-    options = options_of(lib, pulse=native.QuantizeOptions._fields_[5][1](pulse), n_threads=2)
-    assert quantize(lib, GGMLType.Q2_K, values, 2**22 // 256 * 84, options, 2**12)[0] == native.E_CANCELLED
-    assert len(seen) == 1 and 0 < seen[0][0] < seen[0][1] == 2**22
+    # The slowest type, in one thread: the pulse comes after 50 ms, and all of it takes several times as long.
+    values, weights = np.random.default_rng(1).standard_normal(2**23), np.ones(2**11, np.float32)
+    options = options_of(
+        lib, pulse=native.QuantizeOptions._fields_[5][1](pulse), n_threads=1, importance=weights.ctypes.data
+    )
+    assert quantize(lib, GGMLType.IQ2_XXS, values, 2**23 // 256 * 66, options, 2**12)[0] == native.E_CANCELLED
+    assert len(seen) == 1 and 0 < seen[0][0] < seen[0][1] == 2**23
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e7])

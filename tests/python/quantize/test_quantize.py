@@ -149,9 +149,7 @@ def test_embedded_model_as_a_source(tmp_path: Path) -> None:
     notes = _run(source, tmp_path / "out.gguf", "q2-q4", allow_requantize=True)
     with ds4.Model.open(tmp_path / "out.gguf") as model:
         assert model.shape.name == "ds4-tiny" and model.has_mtp
-    with ds4.GGUFFile(source) as file:
-        lossy = {t.type for t in file.tensors.values()} & {"Q8_0", "Q4_K", "MXFP4"}
-    assert all(any(f"are {kind}" in note and "add up" in note for note in notes) for kind in lossy & {"Q8_0"})
+    assert any("are Q4_K" in note and "add up" in note for note in notes), notes
 
 
 def test_adjacent_experts_as_a_source(flash_bf16: Path, imatrix: Imatrix, tmp_path: Path) -> None:
