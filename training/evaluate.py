@@ -17,7 +17,6 @@ it is left out.
 
 import argparse
 import json
-import math
 import pathlib
 import re
 import time
@@ -168,14 +167,13 @@ def measure_style(engine, mode, n, seed):
 
 def measure_english(engine, texts):
     """Loss per token and per byte of plain text after a BOS token."""
+    from ds4.score import score_tokens
+
     tok, session = engine.model.tokenizer, engine.session
-    bits, n, size = 0.0, 0, 0
+    nll, n, size = 0.0, 0, 0
     for text in texts:
         ids = [tok.bos_id, *tok.encode(text)][: session.n_ctx]
-        session.reset()
-        for row, target in zip(session.eval_logits(ids[:-1]), ids[1:], strict=True):
-            top = float(row.max())
-            bits += top + math.log(sum(math.exp(x - top) for x in row.tolist())) - float(row[target])
+        nll += score_tokens(session, ids, 1)
         n += len(ids) - 1
         size += len(tok.decode_bytes(ids[1:]))
     return dict(
@@ -183,8 +181,8 @@ def measure_english(engine, texts):
         mode="text",
         items=len(texts),
         tokens=n,
-        nll_per_token=bits / n,
-        nll_per_byte=bits / size,
+        nll_per_token=nll / n,
+        nll_per_byte=nll / size,
     )
 
 
