@@ -13,7 +13,7 @@ def native_version() -> str:
 
 
 def cpu_isa() -> str:
-    """Return the CPU kernel variant in use: "base", "avx2" or "avx512"."""
+    """Return the CPU kernel variant in use: "base", "avx2", "avx512" or "avx512vnni"."""
     return _core.cpu_isa()
 
 
@@ -23,7 +23,7 @@ def set_cpu_isa(name: str) -> None:
     Parameters
     ----------
     name : str
-        "base", "avx2" or "avx512"; "auto" chooses the best again.
+        "base", "avx2", "avx512" or "avx512vnni"; "auto" chooses the best again.
 
     Raises
     ------

@@ -30,6 +30,8 @@ CpuFeatures detect_features() {
         f.avx512dq = b >> 17 & 1;
         f.avx512bw = b >> 30 & 1;
         f.avx512vl = b >> 31 & 1;
+        f.avx512vbmi = c >> 1 & 1;
+        f.avx512vnni = c >> 11 & 1;
     }
 #endif
     return f;
@@ -39,12 +41,12 @@ IsaLevel best_level(const CpuFeatures &f) {
     const uint64_t ymm = 0x6, zmm = 0xe6;
     if (!f.avx2 || !f.fma || !f.f16c || (f.xcr0 & ymm) != ymm) return kIsaBase;
     if (!f.avx512f || !f.avx512bw || !f.avx512vl || !f.avx512dq || (f.xcr0 & zmm) != zmm) return kIsaAvx2;
-    return kIsaAvx512;
+    return f.avx512vnni && f.avx512vbmi ? kIsaAvx512Vnni : kIsaAvx512;
 }
 
 namespace {
 
-constexpr const char *kNames[] = {"base", "avx2", "avx512"};
+constexpr const char *kNames[] = {"base", "avx2", "avx512", "avx512vnni"};
 constexpr int kAuto = -1;
 
 // Set on request only. Not a device's state: it says what this process's processor may run.
@@ -69,7 +71,7 @@ ds4_status limit_isa(const char *name, ds4_error *err) {
         chosen.store(kAuto);
         return DS4_OK;
     }
-    for (int level = kIsaBase; name && level <= kIsaAvx512; level++) {
+    for (int level = kIsaBase; name && level <= kIsaAvx512Vnni; level++) {
         if (strcmp(name, kNames[level])) continue;
         if (level > machine_level())
             return fail(err, DS4_E_UNAVAILABLE, "this machine cannot run the CPU variant '%s'; the best here is '%s'",
@@ -77,7 +79,7 @@ ds4_status limit_isa(const char *name, ds4_error *err) {
         chosen.store(level);
         return DS4_OK;
     }
-    return fail(err, DS4_E_ARGUMENT, "unknown CPU variant '%s'; known are auto, base, avx2, avx512",
+    return fail(err, DS4_E_ARGUMENT, "unknown CPU variant '%s'; known are auto, base, avx2, avx512, avx512vnni",
                 name ? name : "(null)");
 }
 

@@ -11,17 +11,17 @@ namespace ds4 {
 // register state saved by the system means a crash at the first wide instruction.
 struct CpuFeatures {
     bool avx2 = false, fma = false, f16c = false;
-    bool avx512f = false, avx512bw = false, avx512vl = false, avx512dq = false;
+    bool avx512f = false, avx512bw = false, avx512vl = false, avx512dq = false, avx512vnni = false, avx512vbmi = false;
     uint64_t xcr0 = 0;  // enabled register states; 0 without OSXSAVE
 };
 
-enum IsaLevel : int { kIsaBase = 0, kIsaAvx2 = 1, kIsaAvx512 = 2 };
+enum IsaLevel : int { kIsaBase = 0, kIsaAvx2 = 1, kIsaAvx512 = 2, kIsaAvx512Vnni = 3 };
 
 CpuFeatures detect_features();
 // Pure, so that tests can feed any machine.
 IsaLevel best_level(const CpuFeatures &f);
 
-// "base", "avx2" or "avx512".
+// "base", "avx2", "avx512" or "avx512vnni".
 const char *isa_name(IsaLevel level);
 // The level in use: the machine's best one, or what limit_isa has set.
 IsaLevel active_isa();

@@ -42,6 +42,15 @@ void encode_bf16(const float *src, uint8_t *dst, uint64_t n);
 void encode_q8_0(const float *src, uint8_t *dst, uint64_t n);
 void encode_mxfp4(const float *src, uint8_t *dst, uint64_t n);
 
+// Parts of a block, for code that unpacks several rows together.
+struct ScaleMin {
+    int32_t scale, min;
+};
+ScaleMin q4_k_scale_min(const uint8_t *k, uint64_t j);  // k: the 12 bytes after dmin
+float mxfp4_scale(uint8_t e);
+void iq2_xxs_signed_row(uint32_t indices, uint32_t signs, unsigned k, int8_t out[8]);
+extern const uint16_t kIq2XxsKeys[256];  // two bits a value: levels 8, 25, 43
+
 float dot_q8_0(const uint8_t *w, const BlockQ8A *act, uint64_t n);
 float dot_mxfp4(const uint8_t *w, const BlockQ8A *act, uint64_t n);
 float dot_q2_k(const uint8_t *w, const BlockQ8K *act, uint64_t n);

@@ -40,6 +40,12 @@ inline void signed_row(uint32_t indices, uint32_t signs, unsigned k, int8_t out[
 
 }  // namespace
 
+const uint16_t kIq2XxsKeys[256] = {
+#include "quant/iq2_xxs_grid.inc"
+};
+
+void iq2_xxs_signed_row(uint32_t indices, uint32_t signs, unsigned k, int8_t out[8]) { signed_row(indices, signs, k, out); }
+
 void decode_iq2_xxs(const uint8_t *src, float *dst, uint64_t n) {
     int8_t values[8];
     for (uint64_t b = 0; b < n / kValues; ++b, src += kBytes) {

@@ -20,6 +20,8 @@ inline float scale_of(uint8_t e) {
 
 }  // namespace
 
+float mxfp4_scale(uint8_t e) { return scale_of(e); }
+
 void decode_mxfp4(const uint8_t *src, float *dst, uint64_t n) {
     for (uint64_t b = 0; b < n / kValues; ++b, src += kBytes, dst += kValues) {
         const float scale = scale_of(src[0]);

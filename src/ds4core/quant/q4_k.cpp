@@ -8,16 +8,14 @@ namespace {
 
 constexpr uint64_t kValues = 256, kBytes = 144, kScales = 4, kCodes = 16;
 
-struct ScaleMin {
-    int32_t scale, min;
-};
-
 ScaleMin scale_min(const uint8_t *k, uint64_t j) {
     if (j < 4) return {k[j] & 63, k[j + 4] & 63};
     return {(k[j + 4] & 15) | (k[j - 4] >> 6) << 4, (k[j + 4] >> 4) | (k[j] >> 6) << 4};
 }
 
 }  // namespace
+
+ScaleMin q4_k_scale_min(const uint8_t *k, uint64_t j) { return scale_min(k, j); }
 
 void decode_q4_k(const uint8_t *src, float *dst, uint64_t n) {
     for (uint64_t b = 0; b < n / kValues; ++b, src += kBytes, dst += kValues) {

@@ -66,7 +66,7 @@ def test_instruction_sets_do_not_change_a_bit(model: ds4.Model, golden: Golden) 
     tokens = golden.prompts[129].tokens
     reference, seen = whole(model, tokens), []
     try:
-        for isa in ("base", "avx2", "avx512"):
+        for isa in ("base", "avx2", "avx512", "avx512vnni"):
             try:
                 ds4.set_cpu_isa(isa)
             except ds4.BackendUnavailableError:

@@ -1,0 +1,3 @@
+// Placeholder of this step only: replaced by the variant.
+#include "backend/cpu/panel.h"
+const ds4::cpu::PanelKernels *ds4::cpu::panels_avx512() { return nullptr; }
