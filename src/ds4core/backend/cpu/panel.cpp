@@ -39,23 +39,27 @@ inline void put(uint8_t *dst, size_t index, int32_t value) { std::memcpy(dst + 4
 inline void put(uint8_t *dst, size_t index, float value) { std::memcpy(dst + 4 * index, &value, 4); }
 
 // 32 values as quads i = 0..7 of token t of T, and their sum.
-inline int32_t put_quads(const int8_t *q, uint8_t *dst, size_t T, size_t t) {
+inline int32_t put_quads(const int8_t *q, Quads quads, uint8_t *dst, size_t T, size_t t) {
     int32_t sum = 0;
-    for (size_t i = 0; i < 8; i++) std::memcpy(dst + 4 * (i * T + t), q + 4 * i, 4);
+    for (size_t i = 0; i < 8; i++) {
+        const int8_t eighth[4] = {q[i], q[8 + i], q[16 + i], q[24 + i]};
+        std::memcpy(dst + 4 * (i * T + t), quads == Quads::kEighth ? eighth : q + 4 * i, 4);
+    }
     for (size_t i = 0; i < 32; i++) sum += q[i];
     return sum;
 }
 
 }  // namespace
 
-void pack_activations(PanelType type, int32_t bias, const uint8_t *const *tokens, size_t T, size_t n_in, void *out) {
+void pack_activations(PanelType type, const PanelFormat &format, const uint8_t *const *tokens, size_t T, size_t n_in,
+                      void *out) {
     for (size_t t = 0; t < T; t++) {
         uint8_t *dst = static_cast<uint8_t *>(out);
         if (is_block32(type)) {
             const BlockQ8A *src = reinterpret_cast<const BlockQ8A *>(tokens[t]);
             for (size_t b = 0; b < n_in / 32; b++, dst += kPackedBlock32 * T) {
-                const int32_t sum = put_quads(src[b].q, dst, T, t);
-                put(dst, 8 * T + t, -bias * sum);
+                const int32_t sum = put_quads(src[b].q, format.quads, dst, T, t);
+                put(dst, 8 * T + t, -format.bias * sum);
                 put(dst, 9 * T + t, src[b].d);
             }
             continue;
@@ -63,8 +67,8 @@ void pack_activations(PanelType type, int32_t bias, const uint8_t *const *tokens
         const BlockQ8K *src = reinterpret_cast<const BlockQ8K *>(tokens[t]);
         for (size_t b = 0; b < n_in / kStep; b++, dst += kPackedBlock256 * T) {
             for (size_t j = 0; j < 8; j++) {
-                const int32_t sum = put_quads(src[b].q + 32 * j, dst + 32 * T * j, T, t);
-                put(dst, 64 * T + j * T + t, -bias * sum);
+                const int32_t sum = put_quads(src[b].q + 32 * j, format.quads, dst + 32 * T * j, T, t);
+                put(dst, 64 * T + j * T + t, -format.bias * sum);
                 std::memcpy(dst + 4 * (72 * T + j * T + t), src[b].bsums + 2 * j, 4);
             }
             put(dst, 80 * T + t, src[b].d);

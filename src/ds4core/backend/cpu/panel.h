@@ -19,9 +19,9 @@ constexpr size_t kStep = 256;           // columns of a step
 constexpr size_t kMostTokens = 12;      // upper bound of PanelKernels::block
 
 // The weights of one step. A code is the value in units of its block's scale plus the bias of the type and variant
-// (PanelKernels::bias), so that dot instructions of unsigned with signed bytes can be used.
+// (PanelFormat::bias), so that dot instructions of unsigned with signed bytes can be used.
 struct alignas(64) Panel {
-    uint8_t codes[64][kPanelRows][4];   // [column / 4][row][column % 4]
+    uint8_t codes[64][kPanelRows][4];   // [quad][row][value of the quad]; quads: see Quads
     union {
         float scale[8][kPanelRows];     // Q8_0, MXFP4: of each 32 columns
         int32_t factor[8][kPanelRows];  // IQ2_XXS (2s + 1), Q4_K (six bits): of each 32 columns; Q2_K: unused, its
@@ -33,10 +33,14 @@ struct alignas(64) Panel {
 // Activations of T tokens for one step, T <= block. Written by pack_activations, read by multiply.
 //   32-value formats, for each of the step's blocks:  int32 quads[8][T]; int32 start[T]; float d[T]
 //   256-value formats:       int32 quads[64][T]; int32 start[8][T]; int32 sums[8][T]; float d[T]
-// quads: four int8 of columns 4i..4i+3; start: -bias * (sum of the 32 values), where a sum of products begins; sums: the
+// quads: four int8 that meet codes[i]; start: -bias * (sum of the 32 values), where a sum of products begins; sums: the
 // pair of int16 sums of columns 32j.. and 32j + 16.. (BlockQ8K::bsums).
 constexpr size_t kPackedBlock32 = 40;    // bytes a token
 constexpr size_t kPackedBlock256 = 324;
+
+// Which columns of 32 quad i = 0..7 holds: 4i..4i+3, or i, 8 + i, 16 + i, 24 + i (for lookups that yield one value of
+// each of several grid rows). Integer sums do not depend on it.
+enum class Quads : uint8_t { kRun, kEighth };
 
 // The weight types that have panels, as indices.
 enum PanelType : uint32_t { kPanelQ8_0, kPanelMxfp4, kPanelQ2K, kPanelQ4K, kPanelIq2Xxs, kPanelTypes };
@@ -48,6 +52,7 @@ struct PanelFormat {
     // sums[t][r] += products of the step, for each of T tokens: multiply[T - 1].
     void (*multiply[kMostTokens])(const Panel *panel, size_t n_blocks, const void *packed, float *sums);
     int32_t bias;
+    Quads quads = Quads::kRun;
 };
 
 struct PanelKernels {
@@ -71,6 +76,7 @@ inline bool is_block32(PanelType t) { return t == kPanelQ8_0 || t == kPanelMxfp4
 size_t packed_bytes(PanelType t, size_t n_in);
 // Pack n_tokens <= kMostTokens tokens, given as rows of BlockQ8A or BlockQ8K, into one block: step s of T tokens lies
 // at s * (T * bytes of a whole step).
-void pack_activations(PanelType t, int32_t bias, const uint8_t *const *tokens, size_t n_tokens, size_t n_in, void *out);
+void pack_activations(PanelType t, const PanelFormat &format, const uint8_t *const *tokens, size_t n_tokens,
+                      size_t n_in, void *out);
 
 }  // namespace ds4::cpu

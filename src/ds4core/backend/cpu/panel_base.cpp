@@ -137,11 +137,11 @@ template <Kind K, size_t T> void multiply_256(const Panel *p, size_t, const void
 
 const PanelKernels table = {"base",
                             4,
-                            {{unpack_q8_0, DS4_MULTIPLY_32, 0},
-                             {unpack_mxfp4, DS4_MULTIPLY_32, 0},
-                             {unpack_q2_k, DS4_MULTIPLY_256(kMins), 0},
-                             {unpack_q4_k, DS4_MULTIPLY_256(kFactorsAndMins), 0},
-                             {unpack_iq2_xxs, DS4_MULTIPLY_256(kFactors), 0}}};
+                            {{unpack_q8_0, DS4_MULTIPLY_32, 0, Quads::kRun},
+                             {unpack_mxfp4, DS4_MULTIPLY_32, 0, Quads::kRun},
+                             {unpack_q2_k, DS4_MULTIPLY_256(kMins), 0, Quads::kRun},
+                             {unpack_q4_k, DS4_MULTIPLY_256(kFactorsAndMins), 0, Quads::kRun},
+                             {unpack_iq2_xxs, DS4_MULTIPLY_256(kFactors), 0, Quads::kRun}}};
 
 }  // namespace
 
