@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ._native import _session
 from .errors import Cancelled, ClosedError, StateError
 from .importance import Importance
+from .profile import Profile
 from .sampling import Sampler, log_softmax
 from .stops import StopStrings
 
@@ -101,6 +102,7 @@ class Session:
         # Stops a generation between two tokens, when no native call is running that could be cancelled.
         self._stop = False
         self._importance: Importance | None = None
+        self._profile: Profile | None = None
 
     # The timeline
 
@@ -461,6 +463,58 @@ class Session:
         sizes = (shape.n_layer, shape.n_expert, shape.n_embd, shape.n_ff)
         self._importance = Importance(self._open, lambda: self.closed, sizes, self.mtp)
         return self._importance
+
+    def profile(self) -> Profile:
+        """Take the time of every part of the computation, from now to the end of a with block.
+
+        Logits do not change. The CPU is as fast as without; a backend that works ahead is made to wait at the end of
+        every part, so that its speed should be measured without a profile.
+
+        Examples
+        --------
+        >>> with session.profile() as profile:
+        ...     session.sync(tokens)
+        >>> profile.prefill.by_part()["attention"] / profile.prefill.tokens  # seconds a token
+
+        Raises
+        ------
+        StateError
+            Times are being taken already.
+        """
+        self._open()
+        if self._profile is not None and self._profile.running:
+            raise StateError("this session takes times already")
+        self._profile = Profile(self._open, lambda: self.closed, self._model.shape.n_layer)
+        return self._profile
+
+    def fill(self, n: int, *, seed: int = 0) -> None:
+        """Hold `n` positions that nobody computed, in place of what the session held: for measurements only.
+
+        Tokens, cache rows and compressor states are pseudo-random finite numbers and all logits are 0. What follows has
+        the cost of a context of `n` positions, and no meaning.
+
+        Parameters
+        ----------
+        n : int
+            Positions, 1..n_ctx.
+        seed : int
+            Of the pseudo-random numbers, 0..2**64 - 1; equal seeds give equal states.
+
+        Raises
+        ------
+        ValueError
+            n is not positive, or the seed is out of range.
+        ContextFullError
+            n is greater than n_ctx. The session is unchanged.
+        """
+        native = self._open()
+        n, seed = operator.index(n), operator.index(seed)
+        if n < 1:
+            raise ValueError(f"n must be 1 or more, not {n}")
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"seed {seed} is not in 0..2**64 - 1")
+        self._changes += 1
+        native.fill(n, seed)
 
     def margins(self) -> tuple[float, float]:
         """Return the smallest score gaps at a top-k boundary in the last call, for the indexer and the router.

@@ -213,6 +213,16 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err)
     ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in, double *sum_mid,
                                       uint64_t *counts, ds4_error *err)
+    enum:
+        DS4_N_PARTS
+        DS4_N_PHASES
+
+    const char *ds4_part_name(uint32_t part)
+    ds4_status ds4_session_profile_start(ds4_session *s, ds4_error *err)
+    ds4_status ds4_session_profile_stop(ds4_session *s, ds4_error *err)
+    ds4_status ds4_session_profile(ds4_session *s, uint32_t phase, uint64_t *tokens, uint64_t *ns, uint64_t *entries,
+                                   ds4_error *err)
+    ds4_status ds4_session_fill(ds4_session *s, size_t n, uint64_t seed, ds4_error *err)
     uint64_t ds4_session_snapshot_bytes(const ds4_session *s)
     ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err)
     ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err)

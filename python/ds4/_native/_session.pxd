@@ -13,7 +13,7 @@ cdef class Session:
     cdef unsigned long thread
     cdef bint closed
     cdef readonly Py_ssize_t n_vocab
-    cdef Py_ssize_t n_expert, n_embd, n_ff
+    cdef Py_ssize_t n_expert, n_embd, n_ff, n_layer
 
     cdef int enter(self, object progress) except -1
     cdef int leave(self, ds4_status status, ds4_error *err) except -1

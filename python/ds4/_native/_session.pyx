@@ -16,12 +16,15 @@ from libc.string cimport memcpy
 from ds4._native._capi cimport (
     DS4_ACT_FLOAT,
     DS4_ACT_QUANTIZED,
+    DS4_N_PARTS,
     ds4_error,
+    ds4_part_name,
     ds4_sample,
     ds4_sampling,
     ds4_session_bytes,
     ds4_session_create,
     ds4_session_eval,
+    ds4_session_fill,
     ds4_session_free,
     ds4_session_get_options,
     ds4_session_importance,
@@ -33,6 +36,9 @@ from ds4._native._capi cimport (
     ds4_session_options,
     ds4_session_options_init,
     ds4_session_pos,
+    ds4_session_profile,
+    ds4_session_profile_start,
+    ds4_session_profile_stop,
     ds4_session_reset,
     ds4_session_restore,
     ds4_session_set_pulse,
@@ -97,6 +103,7 @@ cdef class Session:
         self.n_expert = shape.n_expert
         self.n_embd = shape.n_embd
         self.n_ff = shape.n_ff
+        self.n_layer = shape.n_layer
         self.session = out
         self.pulse = Pulse()
         ds4_session_set_pulse(out, pulse_trampoline, <void *>self.pulse)
@@ -273,6 +280,47 @@ cdef class Session:
             status = ds4_session_importance(self.session, layer, &sum_in[0], &sum_mid[0], &counts[0], &err)
         self.leave(status, &err)
 
+    def profile_start(self) -> None:
+        """Take the times of parts from now on, beginning at zero."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_profile_start(self.session, &err)
+        self.leave(status, &err)
+
+    def profile_stop(self) -> None:
+        """Take no more times, and forget them."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_profile_stop(self.session, &err)
+        self.leave(status, &err)
+
+    def profile_into(self, uint32_t phase, uint64_t[::1] ns not None, uint64_t[::1] entries not None) -> int:
+        """Copy (n_layer + 2) * n_parts times and entries of a phase; return its number of tokens."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t tokens = 0
+        cdef Py_ssize_t n = (<Py_ssize_t>self.n_layer + 2) * <Py_ssize_t>DS4_N_PARTS
+        if ns.shape[0] != n or entries.shape[0] != n:
+            raise ValueError(f"room for {ns.shape[0]} times and {entries.shape[0]} entries, not {n}")
+        self.enter(None)
+        with nogil:
+            status = ds4_session_profile(self.session, phase, &tokens, &ns[0], &entries[0], &err)
+        self.leave(status, &err)
+        return tokens
+
+    def fill(self, size_t n, uint64_t seed) -> None:
+        """Hold `n` positions of pseudo-random state."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_fill(self.session, n, seed, &err)
+        self.leave(status, &err)
+
     def snapshot(self) -> bytes:
         """Return the session's state as one byte string."""
         cdef ds4_error err
@@ -342,6 +390,12 @@ cdef class LogitsView:
         buffer.strides = self.strides
         buffer.suboffsets = NULL
         buffer.internal = NULL
+
+
+def part_names() -> list:
+    """Return the names of the parts of a profile, in its order."""
+    cdef uint32_t i
+    return [ds4_part_name(i).decode() for i in range(DS4_N_PARTS)]
 
 
 def sample(const float[::1] logits not None, float temperature, uint32_t top_k, float top_p, float min_p,

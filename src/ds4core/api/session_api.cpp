@@ -144,6 +144,31 @@ ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in
     });
 }
 
+const char *ds4_part_name(uint32_t part) { return ds4::part_name(part); }
+ds4_status ds4_session_profile_start(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_profile_start", err, [&] {
+        ds4::start_profile(*s);
+        return DS4_OK;
+    });
+}
+ds4_status ds4_session_profile_stop(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_profile_stop", err, [&] {
+        ds4::stop_profile(*s);
+        return DS4_OK;
+    });
+}
+ds4_status ds4_session_profile(ds4_session *s, uint32_t phase, uint64_t *tokens, uint64_t *ns, uint64_t *entries,
+                               ds4_error *err) {
+    return enter(s, "ds4_session_profile", err, [&] {
+        if (!tokens || !ns || !entries)
+            return fail(err, DS4_E_ARGUMENT, "ds4_session_profile: a place to write to is NULL");
+        return ds4::read_profile(*s, phase, tokens, ns, entries, err);
+    });
+}
+ds4_status ds4_session_fill(ds4_session *s, size_t n, uint64_t seed, ds4_error *err) {
+    return enter(s, "ds4_session_fill", err, [&] { return ds4::fill_session(*s, n, seed, err); });
+}
+
 uint64_t ds4_session_snapshot_bytes(const ds4_session *s) { return s ? ds4::snapshot_bytes(*s) : 0; }
 ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err) {
     return enter(s, "ds4_session_snapshot", err, [&] { return ds4::write_snapshot(*s, buf, cap, n_bytes, err); });

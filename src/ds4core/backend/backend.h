@@ -40,6 +40,10 @@ struct ds4_backend_ops {
     void (*copy)(ds4_queue *, ds4_ref dst, ds4_ref src, uint64_t bytes);
     void (*margins_reset)(ds4_queue *);
     ds4_margins (*margins)(ds4_queue *);
+    // For profiles. drain returns when all that was enqueued has run, and leaves a sticky failure for queue_wait.
+    // gate_up_ns: of the time of the last `experts`, what went by until the down projections began; 0 if unknown.
+    void (*drain)(ds4_queue *);
+    uint64_t (*gate_up_ns)(ds4_queue *);
 
     void (*embed)(ds4_queue *, const ds4_args_embed *);
     void (*rms_norm)(ds4_queue *, const ds4_args_rms_norm *);
@@ -59,7 +63,7 @@ struct ds4_backend_ops {
     void (*add_rows)(ds4_queue *, const ds4_args_add_rows *);
 };
 
-#define DS4_BACKEND_ABI 2
+#define DS4_BACKEND_ABI 3
 
 namespace ds4 {
 

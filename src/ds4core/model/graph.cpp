@@ -6,6 +6,7 @@
 namespace ds4 {
 
 void Graph::norm(ds4_ref x, ds4_ref w, ds4_ref y, uint32_t rows, uint32_t dim) {
+    const Part part(profile_, DS4_PART_ROWS);
     ds4_args_rms_norm a{x, w, y, rows, dim, m_.shape.norm_eps};
     ops_.rms_norm(q_, &a);
 }
@@ -16,12 +17,14 @@ void Graph::matmul(const ds4_weight &w, ds4_ref x, ds4_ref y, uint32_t n, uint32
 }
 
 void Graph::rope(ds4_ref x, ds4_ref freqs, uint32_t n, uint32_t heads, uint32_t dim, uint32_t pos0, float sign) {
+    const Part part(profile_, DS4_PART_ROWS);
     ds4_args_rope a{x, freqs, n, heads, dim, m_.shape.n_rot, pos0, sign};
     ops_.rope(q_, &a);
 }
 
 // streams -> x, and the coefficients that hc_post will use.
 void Graph::hc_pre(const HyperWeights &w, uint32_t n) {
+    const Part part(profile_, DS4_PART_HYPER);
     const ds4_shape &c = m_.shape;
     matmul(w.fn, s_.streams, s_.mix, n);
     ds4_args_hc_pre a{s_.mix,  s_.streams, w.scale,  w.base,                s_.x,       s_.post, s_.comb,
@@ -30,6 +33,7 @@ void Graph::hc_pre(const HyperWeights &w, uint32_t n) {
 }
 
 void Graph::hc_post(uint32_t n) {
+    const Part part(profile_, DS4_PART_HYPER);
     ds4_args_hc_post a{s_.y, s_.post, s_.comb, s_.streams, n, m_.shape.n_hc, m_.shape.n_embd};
     ops_.hc_post(q_, &a);
 }
@@ -40,6 +44,7 @@ void Graph::window_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, ui
     matmul(w.kv, s_.normed, s_.kv, n);
     norm(s_.kv, w.kv_norm, s_.kv, n, c.head_dim);
     rope(s_.kv, freqs, n, 1, c.head_dim, pos0, 1.0f);
+    const Part part(profile_, DS4_PART_ROWS);
     if (cfg_.qat) {
         ds4_args_round_rows r{s_.kv, n, c.head_dim, c.n_rot, DS4_ROUND_FP8};
         ops_.round_rows(q_, &r);
@@ -50,6 +55,7 @@ void Graph::window_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, ui
 
 void Graph::compress(const CompressorWeights &w, CompressorState &state, ds4_ref rows, uint32_t ratio, uint32_t dim,
                      uint32_t round, uint32_t n, uint32_t pos0) {
+    const Part part(profile_, DS4_PART_COMPRESSOR);
     matmul(w.kv, s_.normed, s_.comp_k, n);
     matmul(w.gate, s_.normed, s_.comp_s, n);
     ds4_args_compress a{s_.comp_k, s_.comp_s,  w.ape, w.norm,     m_.freqs_compressed,
@@ -61,6 +67,7 @@ void Graph::compress(const CompressorWeights &w, CompressorState &state, ds4_ref
 
 // The indexer: queries from the low-rank query, one weight a head from the layer input.
 void Graph::choose_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs) {
+    const Part part(profile_, DS4_PART_INDEXER);
     const ds4_shape &c = m_.shape;
     matmul(w.index_q, s_.q_a, s_.index_q, n);
     rope(s_.index_q, freqs, n, c.n_index_head, c.index_dim, pos0, 1.0f);
@@ -77,6 +84,7 @@ void Graph::choose_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, ui
 
 // normed -> y
 void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0) {
+    const Part projections(profile_, DS4_PART_PROJECTIONS);
     const ds4_shape &c = m_.shape;
     const ds4_ref freqs = w.ratio ? m_.freqs_compressed : m_.freqs_plain;
     matmul(w.q_a, s_.normed, s_.q_a, n);
@@ -109,7 +117,10 @@ void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint
                          pos0,
                          cfg_.row_type,
                          1.0f / std::sqrt(static_cast<float>(c.head_dim))};
-    ops_.attention(q_, &a);
+    {
+        const Part part(profile_, DS4_PART_ATTENTION);
+        ops_.attention(q_, &a);
+    }
     rope(s_.attn, freqs, n, c.n_head, c.head_dim, pos0, -1.0f);
     matmul(w.out_a, s_.attn, s_.low, n, c.o_groups);
     matmul(w.out_b, s_.low, s_.y, n);
@@ -118,14 +129,22 @@ void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint
 // normed -> y
 void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *importance) {
     const ds4_shape &c = m_.shape;
-    matmul(w.router, s_.normed, s_.scores, n);
-    ds4_args_router r{s_.scores,      w.router_bias,     w.hash_table, s_.tokens,       s_.expert_ids,
-                      s_.expert_weights, n,              c.n_expert,   c.n_expert_used, c.expert_scale};
-    ops_.router(q_, &r);
+    {
+        const Part part(profile_, DS4_PART_ROUTER);
+        matmul(w.router, s_.normed, s_.scores, n);
+        ds4_args_router r{s_.scores,      w.router_bias,     w.hash_table, s_.tokens,       s_.expert_ids,
+                          s_.expert_weights, n,              c.n_expert,   c.n_expert_used, c.expert_scale};
+        ops_.router(q_, &r);
+    }
     ds4_args_experts e{w.gate_exps, w.up_exps,       w.down_exps, s_.normed,      s_.expert_ids, s_.expert_weights,
                        s_.y,        n,               c.n_expert_used, cfg_.quantized, c.swiglu_clamp,
                        importance ? *importance : ds4_importance{}};
-    ops_.experts(q_, &e);
+    {
+        const Part part(profile_, DS4_PART_EXPERTS_DOWN);
+        ops_.experts(q_, &e);
+        if (profile_) profile_->give(DS4_PART_EXPERTS_GATE_UP, ops_.gate_up_ns(q_));
+    }
+    const Part shared(profile_, DS4_PART_SHARED);
     matmul(w.gate_shexp, s_.normed, s_.shared_gate, n);
     matmul(w.up_shexp, s_.normed, s_.shared_up, n);
     ds4_args_swiglu g{s_.shared_gate, s_.shared_up, uint64_t{n} * c.n_ff, c.swiglu_clamp};
@@ -147,16 +166,22 @@ void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t
 
 bool Graph::forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache,
                     const std::function<bool(uint32_t)> &between) {
-    ds4_args_embed e{m_.token_embd, s_.tokens, s_.streams, n, m_.shape.n_hc};
-    ops_.embed(q_, &e);
+    {
+        const Part part(profile_, DS4_PART_EMBEDDING);
+        ds4_args_embed e{m_.token_embd, s_.tokens, s_.streams, n, m_.shape.n_hc};
+        ops_.embed(q_, &e);
+    }
     for (uint32_t i = 0; i < m_.shape.n_layer; i++) {
         if (!between(i)) return false;
+        if (profile_) profile_->block(i);
         layer(m_.layers[i], cache[i], n, pos0, importance_ ? importance_ + i : nullptr);
+        if (profile_) profile_->outside();
     }
     return between(m_.shape.n_layer);
 }
 
 void Graph::head(const HyperWeights &hc, ds4_ref norm_weight, ds4_ref streams, uint32_t n) {
+    const Part part(profile_, DS4_PART_HEAD);
     const ds4_shape &c = m_.shape;
     matmul(hc.fn, streams, s_.mix, n);
     ds4_args_hc_head h{s_.mix, streams, hc.scale, hc.base, s_.x, n, c.n_hc, c.n_embd, c.norm_eps, c.hc_eps};
@@ -166,6 +191,7 @@ void Graph::head(const HyperWeights &hc, ds4_ref norm_weight, ds4_ref streams, u
 }
 
 void Graph::mtp_input(ds4_ref streams_in, uint32_t n) {
+    const Part part(profile_, DS4_PART_PROJECTIONS);
     const ds4_shape &c = m_.shape;
     const MtpWeights &w = *m_.mtp;
     norm(streams_in, w.hnorm, s_.normed, n * c.n_hc, c.n_embd);
@@ -182,6 +208,7 @@ void Graph::mtp_rows(uint32_t n, uint32_t pos0, LayerCache &cache) {
     const LayerWeights &w = m_.mtp->block;
     hc_pre(w.hc_attn, n);
     norm(s_.x, w.attn_norm, s_.normed, n, m_.shape.n_embd);
+    const Part part(profile_, DS4_PART_PROJECTIONS);
     window_rows(w, cache, n, pos0, m_.freqs_plain);
 }
 

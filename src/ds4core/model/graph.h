@@ -8,6 +8,7 @@
 
 #include "backend/cache_view.h"
 #include "model/model.h"
+#include "model/profile.h"
 
 namespace ds4 {
 
@@ -70,6 +71,8 @@ public:
 
     // From now on forward() adds to the statistics of each layer, [n_layer]; NULL ends that.
     void gather(const ds4_importance *layers) { importance_ = layers; }
+    // From now on the time of every part is taken; NULL ends that.
+    void measure(Profile *profile) { profile_ = profile; }
 
 private:
     void layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, const ds4_importance *importance);
@@ -92,6 +95,7 @@ private:
     ds4_queue *q_;
     Scratch &s_;
     const ds4_importance *importance_ = nullptr;
+    Profile *profile_ = nullptr;
 };
 
 }  // namespace ds4

@@ -51,12 +51,14 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
     ops->copy(s.queue, ref(s.mtp_streams, row), s.scratch.streams, n * row);
     const uint32_t skip = pos0 == 0;  // the first token of all completes no pair
     if (n > skip) {
+        if (s.profile) s.profile->block(s.model->shape.n_layer);
         ops->upload(s.queue, s.scratch.tokens, tokens + skip, (n - skip) * 4);
         s.graph->mtp_input(ref(s.mtp_streams, skip * row), n - skip);
         if (s.importance)  // the rows are those of mtp_rows; the rest of the block runs for its experts' statistics
             s.graph->mtp_block(n - skip, pos0 + skip - 1, s.cache.mtp, &s.importance->block(s.model->shape.n_layer));
         else
             s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
+        if (s.profile) s.profile->outside();
     }
     ds4_status st = ops->queue_wait(s.queue, err);
     if (st == DS4_OK) ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);
@@ -104,6 +106,7 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *
     const ds4_backend_ops *ops = s.model->ops;
     const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size()), n_layer = s.model->shape.n_layer;
     s.tokens.reserve(pos0 + n);  // nothing may throw between the last check and the commit
+    const MeasuredChunk measured(s.profile.get(), n);
     Undo undo(s, n > 1);
     ops->upload(s.queue, s.scratch.tokens, tokens, uint64_t{n} * 4);
     bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
@@ -125,6 +128,7 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *
     s.logits.swap(s.next_logits);
     s.tokens.insert(s.tokens.end(), tokens, tokens + n);
     undo.commit();
+    if (s.profile) s.profile->count(n);
     return DS4_OK;
 }
 

@@ -28,6 +28,7 @@ struct ds4_session {
     ds4::KvCache cache;
     std::unique_ptr<ds4::Graph> graph;
     std::unique_ptr<ds4::Importance> importance;  // while statistics are gathered
+    std::unique_ptr<ds4::Profile> profile;        // while times are taken
     // with_mtp: streams of the last position (row 0) and of the running chunk (rows 1..), float32 [n_hc * n_embd].
     ds4_buffer *mtp_streams = nullptr;
 
@@ -56,6 +57,13 @@ ds4_status start_importance(ds4_session &s, ds4_error *err);
 void stop_importance(ds4_session &s);
 ds4_status read_importance(ds4_session &s, uint32_t layer, double *sum_in, double *sum_mid, uint64_t *counts,
                            ds4_error *err);
+
+const char *part_name(uint32_t part);
+void start_profile(ds4_session &s);
+void stop_profile(ds4_session &s);
+ds4_status read_profile(ds4_session &s, uint32_t phase, uint64_t *tokens, uint64_t *ns, uint64_t *entries,
+                        ds4_error *err);
+ds4_status fill_session(ds4_session &s, size_t n, uint64_t seed, ds4_error *err);
 
 uint64_t snapshot_bytes(const ds4_session &s);
 ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);

@@ -21,6 +21,7 @@ struct ds4_queue {
     ds4_status status = DS4_OK;  // sticky
     char message[256] = {};
     ds4_margins margins{};
+    uint64_t gate_up_ns = 0;  // of the last `experts`
     // Work space that grows to the largest need and stays: one for the queue, one a thread.
     std::vector<float> shared, shared2;
     std::vector<std::vector<float>> scratch;

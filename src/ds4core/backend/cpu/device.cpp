@@ -96,6 +96,8 @@ void margins_reset(ds4_queue *q) {
     q->margins.indexer = q->margins.router = std::numeric_limits<float>::infinity();
 }
 ds4_margins margins(ds4_queue *q) { return q->margins; }
+void drain(ds4_queue *) {}  // operations have run when they return
+uint64_t gate_up_ns(ds4_queue *q) { return q->gate_up_ns; }
 
 // Operations allocate their work space with vectors; running out of memory there is the one failure they have.
 template <class Args, void (*Op)(ds4_queue *, const Args *)> void guarded(ds4_queue *q, const Args *a) {
@@ -126,6 +128,8 @@ const ds4_backend_ops table = {
     copy,
     margins_reset,
     margins,
+    drain,
+    gate_up_ns,
     guarded<ds4_args_embed, embed>,
     guarded<ds4_args_rms_norm, rms_norm>,
     guarded<ds4_args_matmul, matmul>,

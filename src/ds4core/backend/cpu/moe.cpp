@@ -1,6 +1,7 @@
 // Router and experts. The experts are computed expert by expert for all their tokens, so a weight row is decoded
 // once a chunk; a token's parts are added in ascending expert order whatever the chunk looks like.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -117,6 +118,7 @@ void add_importance(ds4_queue *q, const Grouping &groups, const float *inputs, s
 void experts(ds4_queue *q, const ds4_args_experts *a) {
     const size_t n = a->n, k = a->k, dim = a->gate.n_in, width = a->gate.n_out, n_expert = a->gate.n_matrices;
     const size_t pairs = n * k, longest = std::max(dim, width);
+    const auto begin = std::chrono::steady_clock::now();
     const float *x = ptr(a->x);
     float *y = ptr(a->y);
     const Grouping groups(ptr<const int32_t>(a->ids), ptr(a->weights), n, k, n_expert);
@@ -140,6 +142,8 @@ void experts(ds4_queue *q, const ds4_args_experts *a) {
     });
 
     if (a->importance.sum_in.buffer) add_importance(q, groups, gathered, dim, mid, width, a->importance);
+    const auto spent = std::chrono::steady_clock::now() - begin;
+    q->gate_up_ns = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
     const ActivationRows middle(q, a->down.type, mid, pairs, width, width, a->quantized, q->packed);
     q->pool.run(dim, width * dim * (pairs + k), [&](size_t b, size_t e, unsigned thread) {
         float *tmp = q->scratch[thread].data(), *part = tmp + longest;

@@ -88,6 +88,48 @@ DS4_API ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err);
 DS4_API ds4_status ds4_session_importance(ds4_session *s, uint32_t layer, double *sum_in, double *sum_mid,
                                           uint64_t *counts, ds4_error *err);
 
+/* Where the time goes. From _start on, sync and eval take the time of every part of the computation. One part runs at
+ * any moment and all of a chunk belongs to some part, so the times of a phase add up to the time that its chunks took
+ * (the session's own work is DS4_PART_OTHER; so are calls of pulse and tap). Logits do not change by a bit. A chunk of
+ * one token is decode, a longer one prefill. A backend that works ahead is made to wait at the end of every part while
+ * times are taken, and is slower then; without it nothing is added. Drafts of ds4_session_mtp are not measured.
+ * _start begins at zero, also when times are taken already; _stop forgets them. */
+enum {
+    DS4_PART_OTHER = 0,       /* the session: copies of state, logits to the host, callbacks */
+    DS4_PART_EMBEDDING,
+    DS4_PART_HYPER,           /* hyper-connections: mixers, Sinkhorn, both mixes of the streams */
+    DS4_PART_PROJECTIONS,     /* query, key-value and output matrices of attention */
+    DS4_PART_ATTENTION,       /* scores and sums over window and compressed rows */
+    DS4_PART_COMPRESSOR,
+    DS4_PART_INDEXER,
+    DS4_PART_ROUTER,
+    DS4_PART_EXPERTS_GATE_UP, /* gate, up and SwiGLU of the routed experts */
+    DS4_PART_EXPERTS_DOWN,
+    DS4_PART_SHARED,          /* the shared expert */
+    DS4_PART_ROWS,            /* norms, rotation, rounding and storing of rows */
+    DS4_PART_HEAD,
+    DS4_N_PARTS
+};
+enum { DS4_PHASE_PREFILL = 0, DS4_PHASE_DECODE = 1, DS4_N_PHASES };
+
+/* Name of a part ("experts_gate_up"), NULL for no part. */
+DS4_API const char *ds4_part_name(uint32_t part);
+DS4_API ds4_status ds4_session_profile_start(ds4_session *s, ds4_error *err);
+DS4_API ds4_status ds4_session_profile_stop(ds4_session *s, ds4_error *err);
+
+/* Read the times of a phase. ns and entries: room for [n_layer + 2][DS4_N_PARTS]; row n_layer is the MTP block, the
+ * last row is what belongs to no layer. ns in nanoseconds; entries: how often the part began. *tokens: of whole chunks.
+ * A stopped or failed chunk has its time, but no tokens.
+ * DS4_E_STATE  no times are taken; DS4_E_ARGUMENT  no such phase. */
+DS4_API ds4_status ds4_session_profile(ds4_session *s, uint32_t phase, uint64_t *tokens, uint64_t *ns,
+                                       uint64_t *entries, ds4_error *err);
+
+/* For measurements only: make the session hold n positions that nobody computed, n <= n_ctx, in place of what it
+ * held. Tokens, cache rows and compressor states are pseudo-random finite numbers that depend on seed, and all logits
+ * are 0: what follows has the cost of a context of n positions, and no meaning.
+ * DS4_E_ARGUMENT  n is 0; DS4_E_CONTEXT  n > n_ctx: the session is unchanged. */
+DS4_API ds4_status ds4_session_fill(ds4_session *s, size_t n, uint64_t seed, ds4_error *err);
+
 /* A snapshot is a self-contained byte string: restoring it gives bit-identical results. It is bound to the model's
  * fingerprint and to qat, rows_f16, with_mtp and activations, and checked by length and checksum (DS4_E_SNAPSHOT). */
 DS4_API uint64_t ds4_session_snapshot_bytes(const ds4_session *s);
