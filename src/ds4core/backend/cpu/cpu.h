@@ -56,6 +56,9 @@ void rope_row(float *x, size_t dim, size_t n_rot, const float *cosine, const flo
 // cosine, sine [n_rot / 2] of the float32 angles pos * freqs[i].
 void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float sign, float *cosine, float *sine);
 
+// silu(min(g, clamp)) * clamp(u, +-clamp)
+float swiglu_one(float g, float u, float clamp);
+
 // Activations of a chunk, ready to be multiplied with rows of one weight type: float32 as they are, or rounded to
 // 8 bits once per row when `quantized` and the type has an integer product.
 class ActivationRows {
