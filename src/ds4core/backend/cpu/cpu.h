@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cache_view.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/product.h"
 #include "base/thread_pool.h"
 
 struct ds4_buffer {
@@ -15,9 +16,10 @@ struct ds4_buffer {
 };
 
 struct ds4_queue {
-    explicit ds4_queue(unsigned n_threads) : pool(n_threads), scratch(n_threads) {}
+    explicit ds4_queue(unsigned n_threads) : pool(n_threads), scratch(n_threads), work(n_threads) {}
     ds4::ThreadPool pool;
     const ds4::cpu::Kernels *kernels = nullptr;
+    const ds4::cpu::PanelKernels *panels = nullptr;
     ds4_status status = DS4_OK;  // sticky
     char message[256] = {};
     ds4_margins margins{};
@@ -25,7 +27,8 @@ struct ds4_queue {
     // Work space that grows to the largest need and stays: one for the queue, one a thread.
     std::vector<float> shared, shared2;
     std::vector<std::vector<float>> scratch;
-    std::vector<uint8_t> packed;
+    std::vector<ds4::cpu::ProductWork> work;
+    std::vector<uint8_t> packed, blocks, blocks2;  // rounded rows; rows packed for the panels
     std::vector<uint32_t> lists;
 };
 
@@ -58,25 +61,8 @@ void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float sign, f
 
 // silu(min(g, clamp)) * clamp(u, +-clamp)
 float swiglu_one(float g, float u, float clamp);
-
-// Activations of a chunk, ready to be multiplied with rows of one weight type: float32 as they are, or rounded to
-// 8 bits once per row when `quantized` and the type has an integer product.
-class ActivationRows {
-public:
-    // x: n rows of n_in floats, x_stride apart. Quantizing uses `store` and the pool.
-    ActivationRows(ds4_queue *q, uint32_t type, const float *x, size_t n, size_t x_stride, size_t n_in, bool quantized,
-                   std::vector<uint8_t> &store);
-    // out[j * out_stride] = w_row . x[first + j], j < n. tmp: n_in floats of the calling thread.
-    void dot(const uint8_t *w_row, size_t first, size_t n, float *out, size_t out_stride, float *tmp) const;
-
-private:
-    const Kernels *k_;
-    uint32_t type_;
-    const float *x_;
-    size_t x_stride_, n_in_;
-    const uint8_t *packed_ = nullptr;
-    size_t packed_bytes_ = 0;
-};
+// out[i] = weight * silu(min(g[i], clamp)) * clamp(u[i], +-clamp), n values.
+void swiglu_rows(const Kernels *k, const float *g, const float *u, float weight, float clamp, float *out, size_t n);
 
 void embed(ds4_queue *, const ds4_args_embed *);
 void rms_norm(ds4_queue *, const ds4_args_rms_norm *);

@@ -53,17 +53,21 @@ void buffer_free(ds4_buffer *b) {
     delete b;
 }
 
-// What ops keep in the queue's vectors: experts (gathered inputs, middle rows), indexer scores, rounded activations,
-// and per thread a decoded row with sums, or attention's block of rows with scores.
+// What ops keep in the queue's vectors: the middle rows of the experts, their gathered inputs (as floats, or packed
+// for gate and for up), rounded rows, indexer scores; and per thread panels with sums, a decoded row with sums, or
+// attention's block of rows with scores.
 uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t n_threads) {
     const uint64_t pairs = uint64_t{chunk} * s->n_expert_used, longest = std::max(s->n_embd, s->n_ff);
     const uint64_t heads = uint64_t{s->n_head} * s->head_dim;
     const uint64_t shared = std::max<uint64_t>(pairs * s->n_ff, n_ctx / 4), gathered = pairs * s->n_embd;
-    const uint64_t widest = std::max({uint64_t{chunk} * heads, gathered, uint64_t{chunk} * s->n_hc * s->n_embd});
-    const uint64_t packed = widest / 32 * 36;  // an 8-bit block of 32 values with its scale
+    const uint64_t row = std::max(heads, uint64_t{s->n_hc} * s->n_embd);
+    const uint64_t rounded = (chunk + uint64_t{kMostTokens} * n_threads) * row;
+    const uint64_t blocks = std::max({chunk * row, gathered, pairs * s->n_ff}) + gathered;
+    const uint64_t packed = (rounded + blocks) * 4 / 3;  // at most 1.27 bytes a value
     const uint64_t keys = s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128);
-    const uint64_t per_thread = std::max({longest + 2 * pairs, uint64_t{s->n_hc} * s->n_embd + chunk,
-                                          32 * uint64_t{s->head_dim} + s->n_head * keys});
+    const uint64_t per_thread = std::max(longest, uint64_t{s->n_hc} * s->n_embd + chunk) +
+                                32 * uint64_t{s->head_dim} + s->n_head * keys + sizeof(ProductWork) / 4 +
+                                kPanelsAtOnce * kPanelRows * std::min<uint64_t>(chunk, kSlab);
     return (shared + gathered + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
 }
 
@@ -76,6 +80,7 @@ ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_e
         return fail(err, DS4_E_MEMORY, "out of memory while starting %u threads", n_threads);
     }
     (*out)->kernels = active_kernels();
+    (*out)->panels = active_panels();
     return DS4_OK;
 }
 void queue_destroy(ds4_queue *q) { delete q; }

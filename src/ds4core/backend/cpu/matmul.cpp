@@ -7,59 +7,78 @@
 
 namespace ds4::cpu {
 
-ActivationRows::ActivationRows(ds4_queue *q, uint32_t type, const float *x, size_t n, size_t x_stride, size_t n_in,
-                               bool quantized, std::vector<uint8_t> &store)
-    : k_(q->kernels), type_(type), x_(x), x_stride_(x_stride), n_in_(n_in) {
-    uint32_t kind = quantized ? activation_kind(type) : kActivationNone;
-    if (kind == kActivationNone) return;
-    packed_bytes_ = activation_bytes(kind, n_in);
-    if (store.size() < n * packed_bytes_) store.resize(n * packed_bytes_);
-    uint8_t *dst = store.data();
-    packed_ = dst;
-    q->pool.run(n, n * n_in * 4, [&](size_t b, size_t e, unsigned) {
-        for (size_t t = b; t < e; t++) {
-            if (kind == kActivationQ8K)
-                quantize_q8_k(x + t * x_stride, reinterpret_cast<BlockQ8K *>(dst + t * packed_bytes_), n_in);
-            else
-                quantize_q8_a(x + t * x_stride, reinterpret_cast<BlockQ8A *>(dst + t * packed_bytes_), n_in);
-        }
-    });
-}
+namespace {
 
-void ActivationRows::dot(const uint8_t *w_row, size_t first, size_t n, float *out, size_t out_stride,
-                         float *tmp) const {
-    if (packed_) {
-        for (size_t j = 0; j < n; j++)
-            out[j * out_stride] = vec_dot(type_, w_row, packed_ + (first + j) * packed_bytes_, n_in_);
-        return;
-    }
-    decode_row(k_, type_, w_row, tmp, n_in_);
-    k_->dot_many(tmp, x_ + first * x_stride_, x_stride_, n, n_in_, out, out_stride);
-}
-
-void matmul(ds4_queue *q, const ds4_args_matmul *a) {
+// A float32 activation is multiplied as it is, with decoded rows.
+void matmul_float(ds4_queue *q, const ds4_args_matmul *a) {
     const ds4_weight &w = a->w;
     const float *x = ptr(a->x);
     float *y = ptr(a->y);
-    size_t n_in = w.n_in, per_group = w.n_out / a->groups;
+    const size_t n_in = w.n_in, per_group = w.n_out / a->groups;
     for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], n_in + a->n);
     for (size_t g = 0; g < a->groups; g++) {
-        ActivationRows rows(q, w.type, x + g * n_in, a->n, a->x_stride, n_in, a->quantized, q->packed);
-        uint64_t work = static_cast<uint64_t>(per_group) * n_in * (a->n + 1) / 4;
+        const uint64_t work = static_cast<uint64_t>(per_group) * n_in * (a->n + 1) / 4;
         q->pool.run(per_group, work, [&](size_t b, size_t e, unsigned thread) {
             float *tmp = q->scratch[thread].data(), *sums = tmp + n_in;
             for (size_t i = b; i < e; i++) {
-                size_t r = g * per_group + i;
-                const uint8_t *row = weight_row(w, 0, static_cast<uint32_t>(r));
+                const size_t r = g * per_group + i;
+                decode_row(q->kernels, w.type, weight_row(w, 0, static_cast<uint32_t>(r)), tmp, n_in);
                 if (!a->accumulate) {
-                    rows.dot(row, 0, a->n, y + r, a->y_stride, tmp);
+                    q->kernels->dot_many(tmp, x + g * n_in, a->x_stride, a->n, n_in, y + r, a->y_stride);
                     continue;
                 }
-                rows.dot(row, 0, a->n, sums, 1, tmp);
+                q->kernels->dot_many(tmp, x + g * n_in, a->x_stride, a->n, n_in, sums, 1);
                 for (size_t t = 0; t < a->n; t++) y[t * a->y_stride + r] += sums[t];
             }
         });
     }
+}
+
+void matmul_panels(ds4_queue *q, const ds4_args_matmul *a) {
+    const ds4_weight &w = a->w;
+    float *y = ptr(a->y);
+    const size_t n = a->n, n_in = w.n_in, per_group = w.n_out / a->groups;
+    const size_t at_once = n < q->panels->block ? 1 : kPanelsAtOnce;
+    const size_t n_panels = (per_group + kPanelRows - 1) / kPanelRows, n_units = (n_panels + at_once - 1) / at_once;
+    TokenBlocks blocks(q->panels->block);
+    for (size_t t = 0; t < n; t += kSlab) blocks.add_run(t, std::min(kSlab, n - t));
+    for (size_t p = 0; p < q->pool.size(); p++) grow(q->work[p].sums, at_once * std::min(kSlab, n) * kPanelRows);
+    for (size_t g = 0; g < a->groups; g++) {
+        const PackedTokens tokens = PackedTokens::round(q, w.type, blocks, ptr(a->x) + g * n_in, a->x_stride, n_in, q->blocks);
+        q->pool.run(n_units, static_cast<uint64_t>(per_group) * n_in * (n + 1) / 8, [&](size_t b, size_t e, unsigned thread) {
+            ProductWork &work = q->work[thread];
+            float *sums = work.sums.data();
+            for (; b < e; b++) {
+                const size_t first = b * at_once * kPanelRows, rows = std::min(at_once * kPanelRows, per_group - first);
+                const size_t row = g * per_group + first;
+                for (size_t t0 = 0; t0 < n; t0 += kSlab) {
+                    const size_t m = std::min(kSlab, n - t0);
+                    const uint8_t *ahead = first + rows < per_group ? weight_row(w, 0, static_cast<uint32_t>(row + rows)) : nullptr;
+                    tokens.multiply(q, work, w, 0, row, rows, t0, m, sums, ahead);
+                    for (size_t t = 0; t < m; t++) {
+                        float *out = y + (t0 + t) * a->y_stride + row;
+                        for (size_t r = 0; r < rows; r += kPanelRows) {
+                            const float *s = sums + (r / kPanelRows * m + t) * kPanelRows;
+                            const size_t k = std::min(kPanelRows, rows - r);
+                            if (a->accumulate)
+                                for (size_t i = 0; i < k; i++) out[r + i] += s[i];
+                            else
+                                memcpy(out + r, s, k * sizeof(float));
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+}  // namespace
+
+void matmul(ds4_queue *q, const ds4_args_matmul *a) {
+    if (a->quantized && PackedTokens::supports(a->w.type))
+        matmul_panels(q, a);
+    else
+        matmul_float(q, a);
 }
 
 }  // namespace ds4::cpu

@@ -1,0 +1,115 @@
+// Rounding, packing and multiplying in panels.
+#include "backend/cpu/product.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/cpu.h"
+#include "quant/quant.h"
+
+namespace ds4::cpu {
+namespace {
+
+void round_row(uint32_t kind, const float *x, uint8_t *dst, size_t n) {
+    if (kind == kActivationQ8K)
+        quantize_q8_k(x, reinterpret_cast<BlockQ8K *>(dst), n);
+    else
+        quantize_q8_a(x, reinterpret_cast<BlockQ8A *>(dst), n);
+}
+
+// Places of rows of 8-bit values in q->packed and of packed tokens in `store`.
+uint8_t *room(std::vector<uint8_t> &v, size_t bytes) {
+    if (v.size() < bytes + 64) v.resize(bytes + 64);
+    return v.data() + (64 - reinterpret_cast<uintptr_t>(v.data()) % 64) % 64;
+}
+
+size_t last_token(const TokenBlocks &blocks) {
+    size_t end = 0;
+    for (const TokenBlocks::Block &b : blocks.list()) end = std::max(end, b.first + b.count);
+    return end;
+}
+
+// Asks for a stretch of memory that is needed soon; the L2 cache takes it.
+inline void fetch(const uint8_t *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+}  // namespace
+
+PackedTokens PackedTokens::round(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t x_stride,
+                                 size_t n_in, std::vector<uint8_t> &store) {
+    PackedTokens out;
+    out.type_ = panel_type(type);
+    out.n_in_ = n_in;
+    out.token_bytes_ = packed_bytes(out.type_, n_in);
+    const uint32_t kind = activation_kind(type);
+    const size_t row_bytes = activation_bytes(kind, n_in), n = last_token(blocks);
+    uint8_t *rows = room(q->packed, row_bytes * kMostTokens * q->pool.size()), *dst = room(store, n * out.token_bytes_);
+    const PanelFormat &format = q->panels->formats[out.type_];
+    q->pool.run(blocks.list().size(), n * n_in * 4, [&](size_t b, size_t e, unsigned thread) {
+        uint8_t *own = rows + thread * kMostTokens * row_bytes;
+        const uint8_t *tokens[kMostTokens];
+        for (; b < e; b++) {
+            const TokenBlocks::Block &block = blocks.list()[b];
+            for (size_t t = 0; t < block.count; t++) {
+                round_row(kind, x + (block.first + t) * x_stride, own + t * row_bytes, n_in);
+                tokens[t] = own + t * row_bytes;
+            }
+            pack_activations(out.type_, format, tokens, block.count, n_in, dst + block.first * out.token_bytes_);
+        }
+    });
+    out.data_ = dst;
+    return out;
+}
+
+PackedTokens PackedTokens::gather(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t n,
+                                  size_t n_in, const uint32_t *index, std::vector<uint8_t> &store) {
+    PackedTokens out;
+    out.type_ = panel_type(type);
+    out.n_in_ = n_in;
+    out.token_bytes_ = packed_bytes(out.type_, n_in);
+    const uint32_t kind = activation_kind(type);
+    const size_t row_bytes = activation_bytes(kind, n_in), n_tokens = last_token(blocks);
+    uint8_t *rows = room(q->packed, row_bytes * n), *dst = room(store, n_tokens * out.token_bytes_);
+    const PanelFormat &format = q->panels->formats[out.type_];
+    q->pool.run(n, n * n_in * 4, [&](size_t b, size_t e, unsigned) {
+        for (; b < e; b++) round_row(kind, x + b * n_in, rows + b * row_bytes, n_in);
+    });
+    q->pool.run(blocks.list().size(), n_tokens * n_in, [&](size_t b, size_t e, unsigned) {
+        const uint8_t *tokens[kMostTokens];
+        for (; b < e; b++) {
+            const TokenBlocks::Block &block = blocks.list()[b];
+            for (size_t t = 0; t < block.count; t++) tokens[t] = rows + index[block.first + t] * row_bytes;
+            pack_activations(out.type_, format, tokens, block.count, n_in, dst + block.first * out.token_bytes_);
+        }
+    });
+    out.data_ = dst;
+    return out;
+}
+
+void PackedTokens::multiply(ds4_queue *q, ProductWork &work, const ds4_weight &w, uint32_t m, size_t row, size_t n_rows,
+                            size_t first, size_t n, float *sums, const uint8_t *ahead) const {
+    const PanelFormat &f = q->panels->formats[type_];
+    const size_t block = q->panels->block, n_panels = (n_rows + kPanelRows - 1) / kPanelRows;
+    const bool of_32 = is_block32(type_);
+    const size_t n_steps = (n_in_ + kStep - 1) / kStep, token_step = of_32 ? 8 * kPackedBlock32 : kPackedBlock256;
+    const size_t step_bytes = w.row_stride / (of_32 ? n_in_ / 32 : n_in_ / kStep) * (of_32 ? 8 : 1);
+    const uint8_t *rows[kPanelsAtOnce * kPanelRows];
+    for (size_t r = 0; r < n_panels * kPanelRows; r++)
+        rows[r] = weight_row(w, m, static_cast<uint32_t>(row + std::min(r, n_rows - 1)));
+    memset(sums, 0, n_panels * n * kPanelRows * sizeof(float));
+    const size_t ahead_bytes = ahead ? n_rows * w.row_stride / n_steps : 0;
+    for (size_t s = 0; s < n_steps; s++) {
+        const size_t n_blocks = of_32 ? std::min<size_t>(8, n_in_ / 32 - 8 * s) : 1;
+        fetch(ahead + s * ahead_bytes, ahead_bytes);
+        for (size_t p = 0; p < n_panels; p++) f.unpack(rows + p * kPanelRows, s * step_bytes, n_blocks, work.panels + p);
+        for (size_t t = 0; t < n; t += block) {
+            const size_t count = std::min(block, n - t);
+            const uint8_t *act = data_ + (first + t) * token_bytes_ + s * token_step * count;
+            for (size_t p = 0; p < n_panels; p++)
+                f.multiply[count - 1](work.panels + p, n_blocks, act, sums + (p * n + t) * kPanelRows);
+        }
+    }
+}
+
+}  // namespace ds4::cpu
