@@ -48,6 +48,12 @@ class PhaseProfile:
         """Time of the phase, in seconds."""
         return float(self.seconds.sum())
 
+    def plus(self, other: PhaseProfile) -> PhaseProfile:
+        """Return both phases as one."""
+        return PhaseProfile(
+            self.tokens + other.tokens, self.parts, self.seconds + other.seconds, self.entries + other.entries
+        )
+
     def by_part(self) -> dict[str, float]:
         """Return the seconds of each part, all layers together."""
         return dict(zip(self.parts, map(float, self.seconds.sum(axis=0)), strict=True))

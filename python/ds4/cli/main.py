@@ -27,6 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+def bench() -> int:
+    """Run ``ds4 bench`` under its own name and return its exit code."""
+    return main(["bench", *sys.argv[1:]])
+
+
 def open_streams() -> None:
     """Give every standard stream that the caller closed an empty one, before a file can take its number.
 

@@ -12,7 +12,7 @@ import click
 
 import ds4
 
-from . import chat, convert, imatrix, inspect, quantize, score, splice, tokens
+from . import bench, chat, convert, imatrix, inspect, quantize, score, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -69,6 +69,7 @@ def program() -> None:
     """Run DeepSeek V4 on your own machine."""
 
 
+program.add_command(bench.command)
 program.add_command(chat.command)
 program.add_command(convert.command)
 program.add_command(imatrix.command)
