@@ -37,39 +37,37 @@ void matmul_float(ds4_queue *q, const ds4_args_matmul *a) {
 void matmul_panels(ds4_queue *q, const ds4_args_matmul *a) {
     const ds4_weight &w = a->w;
     float *y = ptr(a->y);
-    const size_t n = a->n, n_in = w.n_in, per_group = w.n_out / a->groups;
-    const size_t at_once = n < q->panels->block ? 1 : kPanelsAtOnce;
-    const size_t n_panels = (per_group + kPanelRows - 1) / kPanelRows, n_units = (n_panels + at_once - 1) / at_once;
+    const size_t n = a->n, n_in = w.n_in, per_group = w.n_out / a->groups, slab = std::min(kSlab, n);
+    const size_t at_once = n < q->panels->block ? 1 : kPanelsAtOnce, unit = at_once * kPanelRows;
+    const size_t units_per_group = (per_group + unit - 1) / unit;
     TokenBlocks blocks(q->panels->block);
     for (size_t t = 0; t < n; t += kSlab) blocks.add_run(t, std::min(kSlab, n - t));
-    for (size_t p = 0; p < q->pool.size(); p++) grow(q->work[p].sums, at_once * std::min(kSlab, n) * kPanelRows);
-    for (size_t g = 0; g < a->groups; g++) {
-        const PackedTokens tokens = PackedTokens::round(q, w.type, blocks, ptr(a->x) + g * n_in, a->x_stride, n_in, q->blocks);
-        q->pool.run(n_units, static_cast<uint64_t>(per_group) * n_in * (n + 1) / 8, [&](size_t b, size_t e, unsigned thread) {
-            ProductWork &work = q->work[thread];
-            float *sums = work.sums.data();
-            for (; b < e; b++) {
-                const size_t first = b * at_once * kPanelRows, rows = std::min(at_once * kPanelRows, per_group - first);
-                const size_t row = g * per_group + first;
-                for (size_t t0 = 0; t0 < n; t0 += kSlab) {
-                    const size_t m = std::min(kSlab, n - t0);
-                    const uint8_t *ahead = first + rows < per_group ? weight_row(w, 0, static_cast<uint32_t>(row + rows)) : nullptr;
-                    tokens.multiply(q, work, w, 0, row, rows, t0, m, sums, ahead);
-                    for (size_t t = 0; t < m; t++) {
-                        float *out = y + (t0 + t) * a->y_stride + row;
-                        for (size_t r = 0; r < rows; r += kPanelRows) {
-                            const float *s = sums + (r / kPanelRows * m + t) * kPanelRows;
-                            const size_t k = std::min(kPanelRows, rows - r);
-                            if (a->accumulate)
-                                for (size_t i = 0; i < k; i++) out[r + i] += s[i];
-                            else
-                                memcpy(out + r, s, k * sizeof(float));
-                        }
-                    }
+    for (size_t p = 0; p < q->pool.size(); p++) grow(q->work[p].sums, at_once * slab * kPanelRows);
+    const PackedTokens tokens =
+        PackedTokens::round(q, w.type, blocks, ptr(a->x), a->x_stride, n_in, q->blocks, a->groups);
+
+    // One unit: a few panels of rows for all tokens.
+    auto multiply = [&](size_t g, size_t first, unsigned thread) {
+        const size_t rows = std::min(unit, per_group - first), row = g * per_group + first;
+        float *sums = q->work[thread].sums.data();
+        const uint8_t *ahead = row + rows < w.n_out ? weight_row(w, 0, static_cast<uint32_t>(row + rows)) : nullptr;
+        const PackedTokens own = tokens.group(g);
+        for (size_t t0 = 0; t0 < n; t0 += slab) {
+            const size_t m = std::min(slab, n - t0);
+            own.multiply(q, q->work[thread], w, 0, row, rows, t0, m, sums, ahead);
+            for (size_t t = 0; t < m; t++)
+                for (size_t r = 0; r < rows; r += kPanelRows) {
+                    float *out = y + (t0 + t) * a->y_stride + row + r;
+                    const float *s = sums + (r / kPanelRows * m + t) * kPanelRows;
+                    const size_t k = std::min(kPanelRows, rows - r);
+                    for (size_t i = 0; i < k; i++) out[i] = a->accumulate ? out[i] + s[i] : s[i];
                 }
-            }
-        });
-    }
+        }
+    };
+    q->pool.run(a->groups * units_per_group, static_cast<uint64_t>(w.n_out) * n_in * (n + 1) / 8,
+                [&](size_t b, size_t e, unsigned thread) {
+                    for (; b < e; b++) multiply(b / units_per_group, b % units_per_group * unit, thread);
+                });
 }
 
 }  // namespace

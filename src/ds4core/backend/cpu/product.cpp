@@ -37,25 +37,28 @@ inline void fetch(const uint8_t *p, size_t bytes) {
 }  // namespace
 
 PackedTokens PackedTokens::round(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t x_stride,
-                                 size_t n_in, std::vector<uint8_t> &store) {
+                                 size_t n_in, std::vector<uint8_t> &store, size_t groups) {
     PackedTokens out;
     out.type_ = panel_type(type);
     out.n_in_ = n_in;
     out.token_bytes_ = packed_bytes(out.type_, n_in);
     const uint32_t kind = activation_kind(type);
-    const size_t row_bytes = activation_bytes(kind, n_in), n = last_token(blocks);
-    uint8_t *rows = room(q->packed, row_bytes * kMostTokens * q->pool.size()), *dst = room(store, n * out.token_bytes_);
+    const size_t row_bytes = activation_bytes(kind, n_in), n = last_token(blocks), n_blocks = blocks.list().size();
+    out.group_bytes_ = n * out.token_bytes_;
+    uint8_t *rows = room(q->packed, row_bytes * kMostTokens * q->pool.size()), *dst = room(store, groups * out.group_bytes_);
     const PanelFormat &format = q->panels->formats[out.type_];
-    q->pool.run(blocks.list().size(), n * n_in * 4, [&](size_t b, size_t e, unsigned thread) {
+    q->pool.run(groups * n_blocks, groups * n * n_in * 4, [&](size_t b, size_t e, unsigned thread) {
         uint8_t *own = rows + thread * kMostTokens * row_bytes;
         const uint8_t *tokens[kMostTokens];
         for (; b < e; b++) {
-            const TokenBlocks::Block &block = blocks.list()[b];
+            const TokenBlocks::Block &block = blocks.list()[b % n_blocks];
+            const size_t g = b / n_blocks;
             for (size_t t = 0; t < block.count; t++) {
-                round_row(kind, x + (block.first + t) * x_stride, own + t * row_bytes, n_in);
+                round_row(kind, x + (block.first + t) * x_stride + g * n_in, own + t * row_bytes, n_in);
                 tokens[t] = own + t * row_bytes;
             }
-            pack_activations(out.type_, format, tokens, block.count, n_in, dst + block.first * out.token_bytes_);
+            pack_activations(out.type_, format, tokens, block.count, n_in,
+                             dst + g * out.group_bytes_ + block.first * out.token_bytes_);
         }
     });
     out.data_ = dst;

@@ -47,9 +47,15 @@ public:
     // Whether rows of this weight type are multiplied in panels.
     static bool supports(uint32_t type) { return panel_type(type) != kPanelTypes; }
 
-    // Round rows of n_in floats, x_stride apart: one for each token of `blocks`.
+    // Round rows of n_in floats, x_stride apart: one for each token of `blocks`. With groups > 1 a token has that many
+    // rows, one after the other; they become independent sets of tokens, see group().
     static PackedTokens round(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t x_stride,
-                              size_t n_in, std::vector<uint8_t> &store);
+                              size_t n_in, std::vector<uint8_t> &store, size_t groups = 1);
+    PackedTokens group(size_t g) const {
+        PackedTokens one = *this;
+        one.data_ += g * group_bytes_;
+        return one;
+    }
     // The same for tokens that are rows `index[i]` of n rows: each row is rounded once, however often it occurs.
     static PackedTokens gather(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t n,
                                size_t n_in, const uint32_t *index, std::vector<uint8_t> &store);
@@ -62,7 +68,7 @@ public:
 
 private:
     PanelType type_ = kPanelTypes;
-    size_t n_in_ = 0, token_bytes_ = 0;
+    size_t n_in_ = 0, token_bytes_ = 0, group_bytes_ = 0;
     const uint8_t *data_ = nullptr;
 };
 
