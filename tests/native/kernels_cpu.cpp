@@ -2,9 +2,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/kernels.h"
 #include "backend/cpu/rounding.h"
+#include "variants.h"
 
 namespace py = pybind11;
 
@@ -28,21 +27,6 @@ template <float (*F)(float)> Floats each_value(const Floats &x) {
     Floats out(x.size());
     for (py::ssize_t i = 0; i < x.size(); ++i) out.mutable_data()[i] = F(x.data()[i]);
     return out;
-}
-
-// A variant by name, only if the machine can run it.
-const Kernels *variant(const std::string &name) {
-    const int best = ds4::best_level(ds4::detect_features());
-    const Kernels *all[] = {ds4::cpu::kernels_base(), ds4::cpu::kernels_avx2(), ds4::cpu::kernels_avx512()};
-    for (int level = 0; level <= best; ++level)
-        if (all[level] && name == all[level]->name) return all[level];
-    return nullptr;
-}
-
-const Kernels *need(const std::string &name) {
-    const Kernels *k = variant(name);
-    if (!k) throw py::value_error("this machine cannot run " + name);
-    return k;
 }
 
 Floats decode(const std::string &isa, const std::string &type, const Bytes &src, size_t n) {
@@ -72,7 +56,7 @@ void add_cpu(py::module_ &m) {
     m.def("round_e2m1", &each_value<ds4::cpu::round_e2m1>);
     m.def("power_of_two_at_least", &each_value<ds4::cpu::power_of_two_at_least>);
     m.def("best_level", [](bool avx2, bool fma, bool f16c, bool f, bool bw, bool vl, bool dq, uint64_t xcr0) {
-        ds4::CpuFeatures c{avx2, fma, f16c, f, bw, vl, dq, xcr0};
+        ds4::CpuFeatures c{avx2, fma, f16c, f, bw, vl, dq, false, false, xcr0};
         return static_cast<int>(ds4::best_level(c));
     });
     m.def("can_run", [](const std::string &isa) { return variant(isa) != nullptr; });

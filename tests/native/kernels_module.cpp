@@ -157,11 +157,13 @@ void add_quant(py::module_ &m) {
 
 }  // namespace
 
-void add_cpu(py::module_ &m);     // kernels_cpu.cpp
+void add_cpu(py::module_ &m);        // kernels_cpu.cpp
+void add_attention(py::module_ &m);  // kernels_attention.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
     add_base(m);
     add_quant(m);
     add_cpu(m);
+    add_attention(m);
 }

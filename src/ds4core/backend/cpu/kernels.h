@@ -23,6 +23,8 @@ struct Kernels {
     void (*f16_row)(const void *src, float *dst, size_t n);
     void (*bf16_row)(const void *src, float *dst, size_t n);
     void (*q8_0_row)(const void *src, float *dst, size_t n);
+    // y[i] = e^x[i] as cpu/exp.inc has it; x may be y
+    void (*exp_row)(const float *x, float *y, size_t n);
 };
 
 const Kernels *kernels_base();
