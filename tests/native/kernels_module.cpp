@@ -159,6 +159,7 @@ void add_quant(py::module_ &m) {
 
 void add_cpu(py::module_ &m);        // kernels_cpu.cpp
 void add_attention(py::module_ &m);  // kernels_attention.cpp
+void add_pool(py::module_ &m);       // kernels_pool.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
@@ -166,4 +167,5 @@ PYBIND11_MODULE(ds4_kernels, m) {
     add_quant(m);
     add_cpu(m);
     add_attention(m);
+    add_pool(m);
 }

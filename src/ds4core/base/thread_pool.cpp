@@ -1,6 +1,8 @@
 // The body of the thread pool.
 #include "base/thread_pool.h"
 
+#include <chrono>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -8,6 +10,20 @@
 namespace ds4 {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a worker looks out before it sleeps: inside begin() and end(), longer than the gap between two regions of a
+// step; outside, less than sleeping and waking would take.
+constexpr auto kLookOutInBurst = std::chrono::microseconds(100);
+constexpr auto kLookOut = std::chrono::microseconds(2);
+// The calling thread waits for pieces that are being computed, by a worker that may have lost its core: after this many
+// rounds it gives its own core away each time.
+constexpr int kRoundsBeforeYield = 200;
+
+constexpr uint64_t kOpen = uint64_t{1} << 16, kInside = kOpen - 1;
+constexpr uint64_t number(uint64_t state) noexcept { return state >> 17; }
+
 inline void relax() noexcept {
 #if defined(__x86_64__)
     _mm_pause();
@@ -15,78 +31,118 @@ inline void relax() noexcept {
     asm volatile("yield");
 #endif
 }
-// About 20 to 50 microseconds: longer than the gap between two regions of a step, far shorter than a user notices.
-constexpr int kSpins = 2000;
-// The caller waits for workers that may have been descheduled: give the core away after this many rounds.
-constexpr int kSpinsBeforeYield = 4000;
+
+struct Self {
+    const void *pool = nullptr;
+    unsigned number = 0;
+};
+thread_local Self self;
+
 }  // namespace
 
-ThreadPool::ThreadPool(unsigned n_threads) : n_(n_threads ? n_threads : 1) {
+ThreadPool::ThreadPool(unsigned n_threads)
+    : n_(n_threads ? n_threads : 1), may_spin_(n_ <= std::thread::hardware_concurrency()), shares_(new Share[n_]) {
     threads_.reserve(n_ - 1);
     try {
         for (unsigned i = 1; i < n_; i++) threads_.emplace_back([this, i] { worker(i); });
     } catch (...) {
-        stop_ = true;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            epoch_.fetch_add(1);
-        }
-        wake_.notify_all();
-        for (auto &t : threads_) t.join();
+        stop();
         throw;
     }
 }
 
-ThreadPool::~ThreadPool() {
-    stop_ = true;
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        epoch_.fetch_add(1);
-    }
-    wake_.notify_all();
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() noexcept {
+    stop_.store(true);
+    state_.fetch_add(kOpen << 1);  // another number, not open
+    wake();
     for (auto &t : threads_) t.join();
 }
 
-void ThreadPool::dispatch(Call call, void *ctx, size_t items) noexcept {
+unsigned ThreadPool::own_number() const noexcept { return self.pool == this ? self.number : 0; }
+
+void ThreadPool::dispatch(Call call, void *ctx, size_t items, size_t grain) noexcept {
     call_ = call;
     ctx_ = ctx;
     items_ = items;
-    pending_.store(n_ - 1, std::memory_order_relaxed);
-    bool sleeping;
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        epoch_.fetch_add(1, std::memory_order_release);
-        sleeping = sleepers_ > 0;
+    grain_ = grain;
+    busy_ = true;
+    const size_t pieces = (items - 1) / grain + 1, each = pieces / n_, more = pieces % n_;
+    for (size_t t = 0, first = 0; t < n_; t++) {
+        shares_[t].next.store(first, std::memory_order_relaxed);
+        shares_[t].end = first += each + (t < more);
     }
-    if (sleeping) wake_.notify_all();
-    call(ctx, 0, n_, items);
-    for (int i = 0; pending_.load(std::memory_order_acquire) != 0; i++) {
-        if (i < kSpinsBeforeYield)
+    state_.store((number(state_.load(std::memory_order_relaxed)) + 1) << 17 | kOpen);
+    if (sleepers_.load() > 0) wake();
+    take_pieces(0);
+    state_.fetch_and(~kOpen);
+    for (int i = 0; state_.load(std::memory_order_acquire) & kInside; i++) {
+        if (i < kRoundsBeforeYield)
             relax();
         else
             std::this_thread::yield();
     }
+    busy_ = false;
+}
+
+void ThreadPool::take_pieces(unsigned id) noexcept {
+    for (unsigned k = 0; k < n_; k++) {
+        Share &share = shares_[id + k < n_ ? id + k : id + k - n_];
+        while (share.next.load(std::memory_order_relaxed) < share.end) {  // a finished share is only read
+            const size_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+            if (piece >= share.end) break;
+            const size_t begin = piece * grain_;
+            call_(ctx_, begin, std::min(grain_, items_ - begin) + begin, id);
+        }
+    }
 }
 
 void ThreadPool::worker(unsigned id) noexcept {
-    uint64_t seen = 0;
-    for (;;) {
-        int spins = 0;
-        while (epoch_.load(std::memory_order_acquire) == seen && spins < kSpins) {
-            relax();
-            spins++;
+    self = {this, id};
+    for (uint64_t seen = 0; await_region(seen);) {
+        uint64_t state = state_.load();
+        while ((state & kOpen) && number(state) != seen) {
+            if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) continue;
+            seen = number(state);
+            take_pieces(id);
+            state_.fetch_sub(1, std::memory_order_release);
+            break;
         }
-        if (epoch_.load(std::memory_order_acquire) == seen) {
-            std::unique_lock<std::mutex> lock(mutex_);
-            sleepers_++;
-            wake_.wait(lock, [&] { return epoch_.load(std::memory_order_acquire) != seen; });
-            sleepers_--;
-        }
-        seen = epoch_.load(std::memory_order_acquire);
-        if (stop_.load()) return;
-        call_(ctx_, id, n_, items_);
-        pending_.fetch_sub(1, std::memory_order_acq_rel);
     }
+}
+
+// Looks out, then sleeps, until a region is open that is not `seen`. False when the pool ends.
+bool ThreadPool::await_region(uint64_t seen) noexcept {
+    Clock::time_point start{};
+    for (unsigned i = 1;; i++) {
+        const uint64_t state = state_.load(std::memory_order_acquire);
+        if (stop_.load(std::memory_order_relaxed)) return false;
+        if ((state & kOpen) && number(state) != seen) return true;
+        relax();
+        if (i % 16) continue;
+        const Clock::time_point now = Clock::now();
+        if (start == Clock::time_point{}) start = now;
+        if (now - start < (burst_.load(std::memory_order_relaxed) ? kLookOutInBurst : kLookOut)) continue;
+        sleep(state);
+        start = {};
+    }
+}
+
+// Until the region changes; woken for a region that is over, the thread looks out for the next one.
+//
+// A worker counts itself before it looks at the state, a caller changes the state before it looks at the count: in the
+// one order of these sequentially consistent operations at least one of them sees the other.
+void ThreadPool::sleep(uint64_t state) noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_.fetch_add(1);
+    wake_.wait(lock, [&] { return number(state_.load()) != number(state) || stop_.load(); });
+    sleepers_.fetch_sub(1);
+}
+
+void ThreadPool::wake() noexcept {
+    { std::lock_guard<std::mutex> lock(mutex_); }  // nobody is between its look at the state and its sleep
+    wake_.notify_all();
 }
 
 }  // namespace ds4

@@ -1,16 +1,27 @@
 // A fixed team of threads that runs one parallel region at a time.
 //
-// The work is always cut in the same way for a given item, never by who is free first, so results do not depend
-// on timing; kernels compute each output in one thread, so they do not depend on the number of threads either.
-// Workers spin briefly between regions (a decode step has hundreds of them) and then sleep.
+// A region is cut into pieces. Every thread owns a contiguous share of them and works through it first, so that it
+// meets the same rows of a weight again in each region; a thread that has finished takes pieces of other shares which
+// nobody has started. Who computes a piece depends on timing, so fn must give each item the same result whoever
+// computes it and whatever else its piece contains: compute an output whole, in one call, with an order of summation
+// that depends neither on `thread` nor on begin and end. Then results depend neither on timing nor on the number of
+// threads.
+//
+// A region does not wait for a thread that has not joined it (asleep, or without a core): the others do its share.
+// Idle workers sleep. Between begin() and end() they first look out for the next region for a little while, since a
+// step of the model has hundreds of regions that follow each other within microseconds, and waking a thread takes as
+// long as such a region.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace ds4 {
@@ -24,38 +35,75 @@ public:
 
     unsigned size() const noexcept { return n_; }
 
-    // fn(begin, end, thread) over [0, n_items) in contiguous ranges, one a thread. `work` is a rough count of
-    // elementary operations of the whole region: small regions run on the calling thread alone.
-    template <class F> void run(size_t n_items, uint64_t work, F &&fn) noexcept {
-        if (n_ == 1 || n_items <= 1 || work < kSmall) {
-            fn(size_t{0}, n_items, 0u);
+    // Calls fn(begin, end, thread) for ranges that together are [0, n_items), each item once, and returns when all are
+    // done. `thread` is below size() and two calls that run at the same time have different ones, so it may choose
+    // work space; a thread may be called for several ranges or for none. Ranges begin at multiples of `grain`.
+    // `work` is a rough count of elementary operations of the whole region: small regions, and those of one piece, run
+    // on the calling thread alone. One caller at a time. A call from inside a region of the same pool runs alone on its
+    // thread, with that thread's number.
+    template <class F> void run(size_t n_items, size_t grain, uint64_t work, F &&fn) noexcept {
+        if (n_items == 0) return;
+        if (n_ == 1 || n_items <= grain || work < kSmall || busy_) {
+            fn(size_t{0}, n_items, busy_ ? own_number() : 0u);
             return;
         }
-        auto call = [](void *ctx, unsigned t, unsigned n, size_t items) {
-            size_t b = items * t / n, e = items * (t + 1) / n;
-            if (b < e) (*static_cast<F *>(ctx))(b, e, t);
+        auto call = [](void *ctx, size_t begin, size_t end, unsigned thread) {
+            (*static_cast<std::remove_reference_t<F> *>(ctx))(begin, end, thread);
         };
-        dispatch(call, &fn, n_items);
+        dispatch(call, const_cast<void *>(static_cast<const void *>(&fn)), n_items, std::max<size_t>(grain, 1));
     }
 
+    // The same with about eight pieces a thread.
+    template <class F> void run(size_t n_items, uint64_t work, F &&fn) noexcept {
+        run(n_items, usual_grain(n_items), work, fn);
+    }
+
+    // Around a series of regions, on the thread that calls run: workers stay awake for short gaps.
+    void begin() noexcept { burst_.store(may_spin_, std::memory_order_relaxed); }
+    void end() noexcept { burst_.store(false, std::memory_order_relaxed); }
+
 private:
-    using Call = void (*)(void *, unsigned, unsigned, size_t);
+    using Call = void (*)(void *, size_t, size_t, unsigned);
     static constexpr uint64_t kSmall = 20000;
 
-    void dispatch(Call call, void *ctx, size_t items) noexcept;
+    // The pieces [next, end) of a thread's share that nobody has taken. One cache line each.
+    struct alignas(64) Share {
+        std::atomic<size_t> next{0};
+        size_t end = 0;
+    };
+
+    // Pieces of many items are whole groups of 16, so that vector loops have one tail in all.
+    size_t usual_grain(size_t n_items) const noexcept {
+        const size_t grain = n_items / (size_t{n_} * 8);
+        return grain < 64 ? std::max<size_t>(grain, 1) : (grain + 15) / 16 * 16;
+    }
+    unsigned own_number() const noexcept;
+    void dispatch(Call call, void *ctx, size_t items, size_t grain) noexcept;
+    void take_pieces(unsigned id) noexcept;
     void worker(unsigned id) noexcept;
+    bool await_region(uint64_t seen) noexcept;
+    void sleep(uint64_t state) noexcept;
+    void wake() noexcept;
+    void stop() noexcept;
 
     unsigned n_;
-    std::vector<std::thread> threads_;
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::atomic<uint64_t> epoch_{0};
-    std::atomic<unsigned> pending_{0};
-    std::atomic<bool> stop_{false};
-    unsigned sleepers_ = 0;  // guarded by mutex_
+    bool may_spin_;      // no more threads than cores: a thread that looks out takes no core from one that works
+    bool busy_ = false;  // a region runs; written by the calling thread while no worker is inside
+    std::unique_ptr<Share[]> shares_;
     Call call_ = nullptr;
     void *ctx_ = nullptr;
-    size_t items_ = 0;
+    size_t items_ = 0, grain_ = 1;
+
+    // Number of the region << 17 | open << 16 | workers inside. Workers enter while it is open and has another number
+    // than the last one they saw; everything above is written when it is closed and empty.
+    alignas(64) std::atomic<uint64_t> state_{0};
+    std::atomic<bool> burst_{false};
+    std::atomic<bool> stop_{false};
+
+    alignas(64) std::mutex mutex_;
+    std::condition_variable wake_;
+    std::atomic<unsigned> sleepers_{0};
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace ds4

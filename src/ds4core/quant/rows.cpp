@@ -78,7 +78,8 @@ ds4_status encode_rows(const EncodeJob &job, unsigned n_threads, ds4_pulse pulse
         }
     };
     ThreadPool pool(static_cast<unsigned>(std::clamp<uint64_t>(n_threads, 1, n_pieces)));
-    pool.run(pool.size(), UINT64_MAX, [&](size_t begin, size_t end, unsigned thread) {
+    // One job a thread. One that starts late finds its job done by another; the calling thread always begins with its own.
+    pool.run(pool.size(), 1, UINT64_MAX, [&](size_t begin, size_t end, unsigned thread) {
         for (size_t i = begin; i < end; ++i) work(thread == 0);
     });
     if (bad.load() != kNone) {

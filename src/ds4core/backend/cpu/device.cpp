@@ -86,6 +86,7 @@ ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_e
 void queue_destroy(ds4_queue *q) { delete q; }
 
 ds4_status queue_wait(ds4_queue *q, ds4_error *err) {
+    q->pool.end();
     if (q->status == DS4_OK) return DS4_OK;
     ds4_status status = q->status;
     q->status = DS4_OK;
@@ -107,6 +108,7 @@ uint64_t gate_up_ns(ds4_queue *q) { return q->gate_up_ns; }
 // Operations allocate their work space with vectors; running out of memory there is the one failure they have.
 template <class Args, void (*Op)(ds4_queue *, const Args *)> void guarded(ds4_queue *q, const Args *a) {
     if (q->status != DS4_OK) return;
+    q->pool.begin();  // until queue_wait
     try {
         Op(q, a);
     } catch (const std::exception &) {
