@@ -10,6 +10,10 @@
 namespace ds4::cpu {
 
 const PanelKernels *panels_of(IsaLevel level) {
+#if defined(__aarch64__)
+    const PanelKernels *arm = level >= kIsaI8mm ? panels_i8mm() : level >= kIsaDotprod ? panels_dotprod() : nullptr;
+    return arm ? arm : panels_neon();
+#endif
     const PanelKernels *p = level >= kIsaAvx512Vnni ? panels_vnni() : nullptr;
     if (!p && level >= kIsaAvx512) p = panels_avx512();
     if (!p && level >= kIsaAvx2) p = panels_avx2();

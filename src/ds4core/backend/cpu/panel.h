@@ -65,6 +65,9 @@ const PanelKernels *panels_base();
 const PanelKernels *panels_avx2();    // NULL when not compiled for x86-64
 const PanelKernels *panels_avx512();
 const PanelKernels *panels_vnni();    // AVX-512 with VNNI and VBMI
+const PanelKernels *panels_neon();    // NULL when not compiled for arm64
+const PanelKernels *panels_dotprod();
+const PanelKernels *panels_i8mm();
 const PanelKernels *panels_of(IsaLevel level);
 const PanelKernels *active_panels();
 
