@@ -157,6 +157,7 @@ void add_quant(py::module_ &m) {
 
 }  // namespace
 
+void add_ops(py::module_ &m);      // kernels_ops.cpp
 void add_cpu(py::module_ &m);        // kernels_cpu.cpp
 void add_attention(py::module_ &m);  // kernels_attention.cpp
 void add_pool(py::module_ &m);       // kernels_pool.cpp
@@ -166,6 +167,7 @@ PYBIND11_MODULE(ds4_kernels, m) {
     add_base(m);
     add_quant(m);
     add_cpu(m);
+    add_ops(m);
     add_attention(m);
     add_pool(m);
 }
