@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _variants(wanted: str) -> list[str]:
     found = []
-    for name in ("base", "avx2", "avx512", "avx512vnni") if wanted == "all" else wanted.split(","):
+    for name in ("base", "avx2", "avx512", "avx512vnni", "dotprod", "i8mm") if wanted == "all" else wanted.split(","):
         try:
             ds4_kernels.limit_isa(name)
         except RuntimeError as error:
