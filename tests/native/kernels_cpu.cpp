@@ -55,8 +55,13 @@ void add_cpu(py::module_ &m) {
     m.def("round_e4m3", &each_value<ds4::cpu::round_e4m3>);
     m.def("round_e2m1", &each_value<ds4::cpu::round_e2m1>);
     m.def("power_of_two_at_least", &each_value<ds4::cpu::power_of_two_at_least>);
-    m.def("best_level", [](bool avx2, bool fma, bool f16c, bool f, bool bw, bool vl, bool dq, uint64_t xcr0) {
-        ds4::CpuFeatures c{avx2, fma, f16c, f, bw, vl, dq, false, false, xcr0};
+    m.def("best_level", [](uint64_t xcr0, const py::set &flags) {
+        const auto has = [&](const char *name) { return flags.contains(name); };
+        ds4::CpuFeatures c;
+        c.avx2 = has("avx2"), c.fma = has("fma"), c.f16c = has("f16c");
+        c.avx512f = has("avx512f"), c.avx512bw = has("avx512bw"), c.avx512vl = has("avx512vl");
+        c.avx512dq = has("avx512dq"), c.avx512vnni = has("avx512vnni"), c.avx512vbmi = has("avx512vbmi");
+        c.xcr0 = xcr0;
         return static_cast<int>(ds4::best_level(c));
     });
     m.def("can_run", [](const std::string &isa) { return variant(isa) != nullptr; });

@@ -160,6 +160,7 @@ void add_quant(py::module_ &m) {
 void add_ops(py::module_ &m);      // kernels_ops.cpp
 void add_cpu(py::module_ &m);        // kernels_cpu.cpp
 void add_attention(py::module_ &m);  // kernels_attention.cpp
+void add_panel(py::module_ &m);      // kernels_panel.cpp
 void add_pool(py::module_ &m);       // kernels_pool.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
@@ -169,5 +170,6 @@ PYBIND11_MODULE(ds4_kernels, m) {
     add_cpu(m);
     add_ops(m);
     add_attention(m);
+    add_panel(m);
     add_pool(m);
 }
