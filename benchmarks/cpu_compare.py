@@ -55,6 +55,7 @@ class Engine:
     command: list[str]
     is_peer: bool
     samples: dict[str, list[float]] = field(default_factory=dict)
+    cpus: dict[str, list[float]] = field(default_factory=dict)  # processors at work, where the program tells
     errors: list[str] = field(default_factory=list)
 
     def add(self, test: str, tps: float) -> None:
@@ -90,6 +91,7 @@ def run_ds4(engine: Engine, workloads: Sequence[Workload], a: argparse.Namespace
     for line in run([*command, "--jsonl"], a.timeout).splitlines():
         row = json.loads(line)
         engine.add(row["test"], float(row["tps"]))
+        engine.cpus.setdefault(row["test"], []).append(row["cpu_seconds"] / row["seconds"])
 
 
 def run_peer(engine: Engine, workloads: Sequence[Workload], a: argparse.Namespace) -> None:
@@ -263,6 +265,13 @@ def report(
             lines.append(f"{reads}: floor {1e3 / floor:.2f} ms, {floor:.2f} tokens/s{reached}")
             floor_rows.append({"test": name, "bytes": need.total, "groups": need.groups, "floor_tps": floor,
                                "share": None if tps is None else tps / floor})  # fmt: skip
+    for w in workloads:
+        cpus = statistics.median(ours.cpus[w.name]) if w.name in ours.cpus else a.threads
+        if not w.is_decode and cpus < 0.85 * a.threads:
+            lines += [
+                "",
+                f"NOTE: {w.name} of ds4 had {cpus:.2f} processors for {a.threads} thread(s): other programs ran",
+            ]
     checks = targets(ours, first, workloads, floors, bandwidth)
     lines += [""] if checks else []
     for c in checks:
@@ -282,7 +291,7 @@ def report(
         "format": "ds4-cpu-compare", "machine": here, "model": a.model.name, "threads": a.threads, "rounds": a.rounds,
         "reps": a.reps, "commands": {e.name: shlex.join(e.command) for e in engines}, "bandwidth": bandwidth,
         "results": rows, "estimates": estimates, "floors": floor_rows, "targets": checks,
-        "curve": curve, "errors": {e.name: e.errors for e in engines if e.errors},
+        "cpus": ours.cpus, "curve": curve, "errors": {e.name: e.errors for e in engines if e.errors},
     }  # fmt: skip
     return lines, plain
 

@@ -29,12 +29,16 @@ class Measurement:
     workload : Workload
     seconds : tuple of float
         Of each repetition.
+    cpu_seconds : tuple of float
+        Processor time of each repetition, all threads together. Much less than `seconds` times the threads, in prefill,
+        means that other programs were using the processors.
     profile : PhaseProfile or None
         Times of the parts in one more run, if asked for.
     """
 
     workload: Workload
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
     profile: PhaseProfile | None = None
 
     @property
@@ -47,12 +51,18 @@ class Measurement:
         """Tokens a second, the median of the repetitions."""
         return statistics.median(self.samples)
 
+    @property
+    def cpus(self) -> float:
+        """Processors that were at work, the median of the repetitions."""
+        return statistics.median(c / s for c, s in zip(self.cpu_seconds, self.seconds, strict=True))
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         w = self.workload
         facts: dict[str, Any] = {
             "test": w.name, "phase": "decode" if w.is_decode else "prefill", "n": w.n, "depth": w.depth,
             "tps": self.tps, "tps_min": min(self.samples), "tps_max": max(self.samples), "seconds": list(self.seconds),
+            "cpu_seconds": list(self.cpu_seconds),
         }  # fmt: skip
         return facts if self.profile is None else {**facts, "profile": self.profile.as_json()}
 
@@ -65,7 +75,7 @@ def run_bench(
     seed: int = 1,
     profile: bool = False,
     progress: Progress | None = None,
-    sample: Callable[[Workload, float], object] | None = None,
+    sample: Callable[[Workload, float, float], object] | None = None,
 ) -> Iterator[Measurement]:
     """Run tests one after the other, each from an empty (or filled) session; what the session held is lost.
 
@@ -87,7 +97,7 @@ def run_bench(
     progress : Progress, optional
         Called with (runs done, runs in all, name of the test).
     sample : callable, optional
-        Called with (workload, seconds) after each timed run.
+        Called with (workload, seconds, processor seconds) after each timed run.
 
     Yields
     ------
@@ -111,7 +121,7 @@ def run_bench(
 
 def _runs(
     session: Session, workloads: Sequence[Workload], reps: int, seed: int, profile: bool, progress: Progress | None,
-    sample: Callable[[Workload, float], object] | None,
+    sample: Callable[[Workload, float, float], object] | None,
 ) -> Iterator[Measurement]:  # fmt: skip
     total = len(workloads) * (1 + reps + profile)
     done = 0
@@ -127,14 +137,16 @@ def _runs(
         _prepare(session, w, seed)
         _compute(session, w, tokens[: _WARM_DECODE if w.is_decode else session.chunk])
         tell(w)
-        seconds = []
+        seconds: list[float] = []
+        cpu: list[float] = []
         for _ in range(reps):
             _prepare(session, w, seed)
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), time.process_time()
             _compute(session, w, tokens)
             seconds.append(time.perf_counter() - begin)
+            cpu.append(time.process_time() - cpu_begin)
             if sample is not None:
-                sample(w, seconds[-1])
+                sample(w, seconds[-1], cpu[-1])
             tell(w)
         phase = None
         if profile:
@@ -144,7 +156,7 @@ def _runs(
             # The last chunk of a prompt may be a single token, which counts as decode.
             phase = profiled.prefill.plus(profiled.decode)
             tell(w)
-        yield Measurement(w, tuple(seconds), phase)
+        yield Measurement(w, tuple(seconds), tuple(cpu), phase)
 
 
 def _tokens(session: Session, n: int, seed: int) -> NDArray[np.int32]:

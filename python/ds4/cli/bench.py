@@ -159,8 +159,9 @@ def _session(model: Model, settings: Settings, chunk: int | None) -> Session:
 def _measure(
     session: Session, workloads: Sequence[Workload], reps: int, seed: int, profile: bool, jsonl: bool
 ) -> list[Measurement]:
-    def print_sample(w: Workload, seconds: float) -> None:
-        print(json.dumps({"test": w.name, "tps": round(w.n / seconds, 4), "seconds": round(seconds, 6)}), flush=True)
+    def print_sample(w: Workload, seconds: float, cpu_seconds: float) -> None:
+        facts = {"test": w.name, "tps": round(w.n / seconds, 4), "seconds": round(seconds, 6)}
+        print(json.dumps({**facts, "cpu_seconds": round(cpu_seconds, 6)}), flush=True)
 
     sample = print_sample if jsonl else None
     with shown_progress("measuring", "runs") as progress:
@@ -222,11 +223,11 @@ def _head_lines(head: dict[str, Any], model: Model) -> Iterator[str]:
 
 def _lines(found: Sequence[Measurement], floors: dict[str, TokenBytes], bandwidth: float | None) -> Iterator[str]:
     width = max(4, *(len(m.workload.name) for m in found))
-    yield f"{'test':<{width}} {'tokens/s':>10} {'min':>10} {'max':>10} {'ms/token':>10}" + (
+    yield f"{'test':<{width}} {'tokens/s':>10} {'min':>10} {'max':>10} {'ms/token':>10} {'cpus':>6}" + (
         f" {'GB/s':>7}" if floors else "") + (f" {'floor t/s':>10} {'share':>7}" if bandwidth else "")  # fmt: skip
     for m in found:
         line = f"{m.workload.name:<{width}} {m.tps:>10.2f} {min(m.samples):>10.2f} {max(m.samples):>10.2f} " \
-               f"{1e3 / m.tps:>10.3f}"  # fmt: skip
+               f"{1e3 / m.tps:>10.3f} {m.cpus:>6.2f}"  # fmt: skip
         need = floors.get(m.workload.name)
         if need is not None:
             line += f" {m.tps * need.total / 1e9:>7.2f}"

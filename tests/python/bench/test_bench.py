@@ -59,7 +59,7 @@ def test_every_test_is_run_as_often_as_asked(model: ds4.Model) -> None:
         found = list(
             run_bench(
                 session, workloads, reps=2, profile=True,
-                progress=lambda *x: told.append(x), sample=lambda w, s: samples.append((w.name, s)),
+                progress=lambda *x: told.append(x), sample=lambda w, s, c: samples.append((w.name, s)),
             )
         )  # fmt: skip
     assert [m.workload for m in found] == workloads
@@ -73,7 +73,8 @@ def test_every_test_is_run_as_often_as_asked(model: ds4.Model) -> None:
 
 
 def test_median_and_extremes() -> None:
-    m = Measurement(Workload("pp", 100), (1.0, 2.0, 10.0))
+    m = Measurement(Workload("pp", 100), (1.0, 2.0, 10.0), (2.0, 3.0, 19.0))
+    assert m.cpus == 1.9
     assert (m.tps, m.as_json()["tps_min"], m.as_json()["tps_max"]) == (50.0, 10.0, 100.0)
 
 
