@@ -107,3 +107,12 @@ def test_ctrl_c(model_path: Path, environment: dict[str, str], tmp_path: Path) -
         assert run.wait(60) == 130
         assert "interrupted" in run.stderr.read()
     assert not out.exists() and not list(tmp_path.glob(".ds4-*"))
+
+
+def test_own_name(model_path: Path, environment: dict[str, str]) -> None:
+    script = Path(sys.executable).with_name("ds4-bench")
+    if not script.exists():
+        pytest.skip("the scripts of the package are not installed beside this Python")
+    command = [script, "-m", model_path, "--tests", "tg1", "--reps", "1", "-t", "1", "--jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0 and json.loads(done.stdout)["test"] == "tg1", done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 import ds4
 import numpy as np
 import pytest
+from ds4._native._session import part_names as native_parts
 from ds4.profile import PhaseProfile
 from numpy.typing import NDArray
 
@@ -161,3 +162,19 @@ def test_what_cannot_be_filled(model: ds4.Model) -> None:
         with pytest.raises(ds4.ContextFullError, match="65 positions do not fit a context of 64"):
             session.fill(65)
         assert session.tokens == [1, 2, 3]
+
+
+def test_the_core_checks_what_it_is_asked_for(model: ds4.Model) -> None:
+    """Below the Python class, which asks for nothing wrong."""
+    with model.session(n_ctx=8) as session:
+        native = session._open()
+        ns = np.zeros((model.shape.n_layer + 2) * len(native_parts()), np.uint64)
+        with pytest.raises(ds4.StateError, match="takes no times"):
+            native.profile_into(0, ns, ns.copy())
+        with session.profile():
+            with pytest.raises(ValueError, match="phase is 2"):
+                native.profile_into(2, ns, ns.copy())
+            with pytest.raises(ValueError, match="room for"):
+                native.profile_into(0, ns[:-1], ns.copy())
+        with pytest.raises(ValueError, match="0 positions cannot be filled"):
+            native.fill(0, 1)
