@@ -1,6 +1,4 @@
 // The compressor: pools the projected rows of a group of tokens into one KV row, and the simulated quantization.
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/cpu.h"
@@ -23,24 +21,8 @@ void round_rows(ds4_queue *q, const ds4_args_round_rows *a) {
 
 namespace {
 
-// One entry of a group: K and S (APE added) of a position, `half` of the width.
-struct Entry {
-    const float *k, *s;
-};
-
-// row[c] = sum_i softmax_i(S[i][c]) * K[i][c]
-void pool_group(const Entry *entries, size_t n, size_t dim, float *row) {
-    for (size_t c = 0; c < dim; c++) {
-        float top = entries[0].s[c], sum = 0, acc = 0;
-        for (size_t i = 1; i < n; i++) top = std::max(top, entries[i].s[c]);
-        for (size_t i = 0; i < n; i++) {
-            float e = std::exp(entries[i].s[c] - top);
-            sum += e;
-            acc += e * entries[i].k[c];
-        }
-        row[c] = acc / sum;
-    }
-}
+// The most rows of a group: the largest ratio of the family, or twice 4.
+constexpr size_t kMostEntries = 128;
 
 }  // namespace
 
@@ -49,37 +31,40 @@ void compress(ds4_queue *q, const ds4_args_compress *a) {
     const float *ape = ptr(a->ape), *norm = ptr(a->norm), *freqs = ptr(a->freqs);
     uint8_t *rows = ptr<uint8_t>(a->rows);
     const size_t dim = a->dim, width = a->width, r = a->ratio, ring = a->ring, pos0 = a->pos0, end = pos0 + a->n;
-    for (size_t t = 0; t < a->n; t++) {
-        const float *bias = ape + (pos0 + t) % r * width;
-        for (size_t c = 0; c < width; c++) s[t * width + c] += bias[c];
-    }
+    q->pool.run(a->n, a->n * width / 2, [&](size_t b, size_t e, unsigned) {
+        for (size_t t = b; t < e; t++) q->rows->add(s + t * width, ape + (pos0 + t) % r * width, width);
+    });
     // A position of this chunk is read from k, s; an earlier one from the rings, which are written last.
-    auto entry = [&](size_t pos, size_t column) {
-        if (pos >= pos0) return Entry{k + (pos - pos0) * width + column, s + (pos - pos0) * width + column};
-        return Entry{state_k + pos % ring * width + column, state_s + pos % ring * width + column};
+    auto place = [&](const float *chunk, const float *state, size_t pos) {
+        return pos >= pos0 ? chunk + (pos - pos0) * width : state + pos % ring * width;
     };
     const size_t first = pos0 / r, last = end / r;  // groups first..last-1 close in this chunk
     for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], dim);
-    q->pool.run(last - first, (last - first) * r * dim * 16, [&](size_t b, size_t e, unsigned thread) {
+    q->pool.run(last - first, (last - first) * r * dim * 4, [&](size_t b, size_t e, unsigned thread) {
         float *row = q->scratch[thread].data();
-        float cosine[256], sine[256];
-        Entry entries[128];  // the largest ratio of the family, or twice 4
+        float cosine[512], sine[512];
+        const float *group_k[kMostEntries], *group_s[kMostEntries];
         for (size_t g = first + b; g < first + e; g++) {
             size_t n = 0;
+            auto add = [&](size_t group, size_t column) {
+                for (size_t i = 0; i < r; i++, n++) {
+                    group_k[n] = place(k, state_k, group * r + i) + column;
+                    group_s[n] = place(s, state_s, group * r + i) + column;
+                }
+            };
             if (width == 2 * dim) {  // overlapping groups: first half of the previous, second half of this one
-                if (g > 0)
-                    for (size_t i = 0; i < r; i++) entries[n++] = entry((g - 1) * r + i, 0);
-                for (size_t i = 0; i < r; i++) entries[n++] = entry(g * r + i, dim);
+                if (g > 0) add(g - 1, 0);
+                add(g, dim);
             } else {
-                for (size_t i = 0; i < r; i++) entries[n++] = entry(g * r + i, 0);
+                add(g, 0);
             }
-            pool_group(entries, n, dim, row);
-            rms_row(q->kernels, row, norm, row, dim, a->eps);
-            rope_angles(static_cast<uint32_t>(g * r), freqs, a->n_rot / 2, 1.0f, cosine, sine);
-            rope_row(row, dim, a->n_rot, cosine, sine);
+            q->rows->pool(group_k, group_s, n, dim, row);
+            q->rows->rms_row(row, norm, row, dim, a->eps);
+            rope_angles(static_cast<uint32_t>(g * r), freqs, a->n_rot / 2, cosine, sine);
+            q->rows->rope(row + dim - a->n_rot, 1, dim, a->n_rot, cosine, sine, 1.0f);
             if (a->round == DS4_ROUND_FP8) round_fp8(row, dim, a->n_rot);
             if (a->round == DS4_ROUND_FP4) round_fp4(row, dim);
-            store_row(a->row_type, rows, g, dim, row);
+            store_row(q->rows, a->row_type, rows, g, dim, row);
         }
     });
     for (size_t t = a->n > ring ? a->n - ring : 0; t < a->n; t++) {

@@ -7,6 +7,7 @@
 #include "backend/cache_view.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/product.h"
+#include "backend/cpu/row_kernels.h"
 #include "base/thread_pool.h"
 
 struct ds4_buffer {
@@ -15,11 +16,22 @@ struct ds4_buffer {
     bool owned = false;
 };
 
+namespace ds4::cpu {
+
+// Sines and cosines of the positions [pos0, pos0 + n), 2 * freqs.size() floats a position (see rope_angles).
+struct RopeTable {
+    std::vector<float> freqs, cosine, sine;
+    size_t pos0 = 0, n = 0;
+};
+
+}  // namespace ds4::cpu
+
 struct ds4_queue {
     explicit ds4_queue(unsigned n_threads) : pool(n_threads), scratch(n_threads), work(n_threads) {}
     ds4::ThreadPool pool;
     const ds4::cpu::Kernels *kernels = nullptr;
     const ds4::cpu::PanelKernels *panels = nullptr;
+    const ds4::cpu::RowKernels *rows = nullptr;
     ds4_status status = DS4_OK;  // sticky
     char message[256] = {};
     ds4_margins margins{};
@@ -30,6 +42,7 @@ struct ds4_queue {
     std::vector<ds4::cpu::ProductWork> work;
     std::vector<uint8_t> packed, blocks, blocks2;  // rounded rows; rows packed for the panels
     std::vector<uint32_t> lists;
+    ds4::cpu::RopeTable rope[2];  // of the last two sets of frequencies
 };
 
 namespace ds4::cpu {
@@ -52,17 +65,10 @@ void decode_row(const Kernels *k, uint32_t type, const void *src, float *dst, si
 
 // Rows of a KV cache, stored as F32 or F16.
 void load_row(const Kernels *k, uint32_t row_type, const uint8_t *rows, size_t index, size_t dim, float *dst);
-void store_row(uint32_t row_type, uint8_t *rows, size_t index, size_t dim, const float *src);
+void store_row(const RowKernels *k, uint32_t row_type, uint8_t *rows, size_t index, size_t dim, const float *src);
 
-void rms_row(const Kernels *k, const float *x, const float *w, float *y, size_t dim, float eps);
-void rope_row(float *x, size_t dim, size_t n_rot, const float *cosine, const float *sine);
-// cosine, sine [n_rot / 2] of the float32 angles pos * freqs[i].
-void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float sign, float *cosine, float *sine);
-
-// silu(min(g, clamp)) * clamp(u, +-clamp)
-float swiglu_one(float g, float u, float clamp);
-// out[i] = weight * silu(min(g[i], clamp)) * clamp(u[i], +-clamp), n values.
-void swiglu_rows(const Kernels *k, const float *g, const float *u, float weight, float clamp, float *out, size_t n);
+// Of the float32 angles pos * freqs[i], as RowKernels::rope wants them: every cosine twice, and -sin, sin.
+void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float *cosine, float *sine);
 
 void embed(ds4_queue *, const ds4_args_embed *);
 void rms_norm(ds4_queue *, const ds4_args_rms_norm *);

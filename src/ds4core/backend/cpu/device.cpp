@@ -68,7 +68,8 @@ uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t
     const uint64_t per_thread = std::max(longest, uint64_t{s->n_hc} * s->n_embd + chunk) +
                                 32 * uint64_t{s->head_dim} + s->n_head * keys + sizeof(ProductWork) / 4 +
                                 kPanelsAtOnce * kPanelRows * std::min<uint64_t>(chunk, kSlab);
-    return (shared + gathered + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
+    const uint64_t angles = 4 * uint64_t{chunk} * s->n_rot;  // two tables of sines and cosines
+    return (shared + gathered + angles + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
 }
 
 ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err) {
@@ -81,6 +82,7 @@ ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_e
     }
     (*out)->kernels = active_kernels();
     (*out)->panels = active_panels();
+    (*out)->rows = active_row_kernels();
     return DS4_OK;
 }
 void queue_destroy(ds4_queue *q) { delete q; }

@@ -150,7 +150,7 @@ void experts(ds4_queue *q, const ds4_args_experts *a) {
                     for (size_t j = 0; j < c; j++)
                         for (size_t r = 0; r < n_rows; r += kPanelRows) {
                             const size_t at = (r / kPanelRows * c + j) * kPanelRows;
-                            swiglu_rows(q->kernels, g + at, u + at, groups.weight[first + j], a->clamp,
+                            q->rows->swiglu(g + at, u + at, groups.weight[first + j], a->clamp,
                                         mid + (first + j) * width + row + r, std::min(kPanelRows, n_rows - r));
                         }
                 }

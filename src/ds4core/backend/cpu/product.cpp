@@ -10,11 +10,11 @@
 namespace ds4::cpu {
 namespace {
 
-void round_row(uint32_t kind, const float *x, uint8_t *dst, size_t n) {
+void round_row(const RowKernels *k, uint32_t kind, const float *x, uint8_t *dst, size_t n) {
     if (kind == kActivationQ8K)
-        quantize_q8_k(x, reinterpret_cast<BlockQ8K *>(dst), n);
+        k->quantize_q8_k(x, reinterpret_cast<BlockQ8K *>(dst), n);
     else
-        quantize_q8_a(x, reinterpret_cast<BlockQ8A *>(dst), n);
+        k->quantize_q8_a(x, reinterpret_cast<BlockQ8A *>(dst), n);
 }
 
 // Places of rows of 8-bit values in q->packed and of packed tokens in `store`.
@@ -54,7 +54,7 @@ PackedTokens PackedTokens::round(ds4_queue *q, uint32_t type, const TokenBlocks 
             const TokenBlocks::Block &block = blocks.list()[b % n_blocks];
             const size_t g = b / n_blocks;
             for (size_t t = 0; t < block.count; t++) {
-                round_row(kind, x + (block.first + t) * x_stride + g * n_in, own + t * row_bytes, n_in);
+                round_row(q->rows, kind, x + (block.first + t) * x_stride + g * n_in, own + t * row_bytes, n_in);
                 tokens[t] = own + t * row_bytes;
             }
             pack_activations(out.type_, format, tokens, block.count, n_in,
@@ -76,7 +76,7 @@ PackedTokens PackedTokens::gather(ds4_queue *q, uint32_t type, const TokenBlocks
     uint8_t *rows = room(q->packed, row_bytes * n), *dst = room(store, n_tokens * out.token_bytes_);
     const PanelFormat &format = q->panels->formats[out.type_];
     q->pool.run(n, n * n_in * 4, [&](size_t b, size_t e, unsigned) {
-        for (; b < e; b++) round_row(kind, x + b * n_in, rows + b * row_bytes, n_in);
+        for (; b < e; b++) round_row(q->rows, kind, x + b * n_in, rows + b * row_bytes, n_in);
     });
     q->pool.run(blocks.list().size(), n_tokens * n_in, [&](size_t b, size_t e, unsigned) {
         const uint8_t *tokens[kMostTokens];
