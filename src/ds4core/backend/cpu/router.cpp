@@ -57,7 +57,7 @@ void router(ds4_queue *q, const ds4_args_router *a) {
             for (size_t j = 0; j < k; j++) sum += w[j] = z[id[j]];
             for (size_t j = 0; j < k; j++) w[j] = w[j] / std::max(sum, kRouterFloor) * a->scale;
         }
-        best[k + 1] = margin;
+        best[k + 1] = std::min(best[k + 1], margin);  // a thread may get several pieces
     });
     for (size_t p = 0; p < q->pool.size(); p++)
         q->margins.router = std::min(q->margins.router, q->scratch[p][n_expert + k + 1]);

@@ -11,8 +11,4 @@ void swiglu(ds4_queue *q, const ds4_args_swiglu *a) {
     });
 }
 
-void swiglu_rows(const Kernels *, const float *g, const float *u, float weight, float clamp, float *out, size_t n) {
-    for (size_t i = 0; i < n; i++) out[i] = weight * swiglu_one(g[i], u[i], clamp);
-}
-
 }  // namespace ds4::cpu
