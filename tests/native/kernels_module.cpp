@@ -162,8 +162,7 @@ void add_cpu(py::module_ &m);        // kernels_cpu.cpp
 void add_attention(py::module_ &m);  // kernels_attention.cpp
 void add_panel(py::module_ &m);      // kernels_panel.cpp
 void add_pool(py::module_ &m);       // kernels_pool.cpp
-void add_cpu(py::module_ &m);     // kernels_cpu.cpp
-void add_rows(py::module_ &m);    // kernels_rows.cpp
+void add_rows(py::module_ &m);       // kernels_rows.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
