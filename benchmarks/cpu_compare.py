@@ -1,7 +1,7 @@
 """Compare ds4 with other engines on one model file, on the CPU, in one run.
 
     python benchmarks/cpu_compare.py -m flash.gguf -t 2 \\
-        --peer 'llama.cpp=peers/llama/bin/llama-bench -mmp 0' --json compare.json
+        --peer 'llama.cpp=peers/llama/bin/llama-bench -lm none' --json compare.json
 
 --peer NAME=COMMAND is a program with the options and the JSON of llama-bench; it gets -m, -p, -n, -r, -t and -o json.
 Engines alternate in rounds, and every second round goes backwards, so that slow drifts of a machine hit all alike. The
