@@ -344,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     a = arguments(argv)
     with ds4.Model.open(a.model) as model, ds4.GGUFFile(a.model) as file:
         floors = {w.name: token_bytes(file, model.shape, depth=w.depth) for w in a.workloads if w.is_decode}
-    ours = [sys.executable, "-m", "ds4", "bench", "--activations", a.activations, *shlex.split(a.ds4)]
+    ours = [sys.executable, "-m", "ds4", "bench", "--warm-weights", "--activations", a.activations, *shlex.split(a.ds4)]
     engines = [Engine("ds4", ours, False)]
     for peer in a.peer:
         name, _, command = peer.partition("=")

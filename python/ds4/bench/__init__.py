@@ -2,7 +2,7 @@
 
 from .floor import TokenBytes, token_bytes
 from .plot import plot_profiles
-from .run import Measurement, run_bench
+from .run import Measurement, run_bench, touch_weights
 from .workload import Workload, parse_workloads
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "plot_profiles",
     "run_bench",
     "token_bytes",
+    "touch_weights",
 ]

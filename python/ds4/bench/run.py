@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ds4 import Session
+from ds4 import GGUFFile, Session
 from ds4.profile import PhaseProfile
 from ds4.progress import Progress
 
 from .workload import Workload
 
 _WARM_DECODE = 4  # tokens decoded before the first timed run
+_TOUCH = 64 << 20  # bytes between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,34 @@ def run_bench(
         if w.n_ctx > session.n_ctx:
             raise ValueError(f"{w.name} needs {w.n_ctx} positions, the session has {session.n_ctx}")
     return _runs(session, workloads, reps, seed, profile, progress, sample)
+
+
+def touch_weights(file: GGUFFile, *, progress: Progress | None = None) -> int:
+    """Read one byte of every page of the tensors, so that the system has the whole file in memory if it can.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        A model file.
+    progress : Progress, optional
+        Called with (bytes done, bytes in all, name of the tensor).
+
+    Returns
+    -------
+    int
+        Bytes of the tensors.
+    """
+    tensors = list(file.tensors.values())
+    total, done = sum(t.n_bytes for t in tensors), 0
+    for tensor in tensors:
+        data = np.frombuffer(tensor.data(), np.uint8)
+        for first in range(0, data.size, _TOUCH):
+            part = data[first : first + _TOUCH]
+            part[::4096].max()
+            done += part.size
+            if progress is not None:
+                progress(done, total, tensor.name)
+    return total
 
 
 def _runs(

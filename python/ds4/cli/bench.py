@@ -15,7 +15,16 @@ import click
 
 import ds4
 from ds4 import GGUFFile, Model, Session
-from ds4.bench import Measurement, TokenBytes, Workload, parse_workloads, plot_profiles, run_bench, token_bytes
+from ds4.bench import (
+    Measurement,
+    TokenBytes,
+    Workload,
+    parse_workloads,
+    plot_profiles,
+    run_bench,
+    token_bytes,
+    touch_weights,
+)
 from ds4.plotting import check_plot
 
 from .diagnostics import source_of
@@ -67,6 +76,7 @@ second."""
     metavar="GB/S",
     help="Bandwidth of the memory; shows how fast it lets a token be decoded, and what share of that was reached.",
 )
+@click.option("--warm-weights", is_flag=True, help="Read the whole model file first.")
 @click.option(
     "--profile", is_flag=True, help="Show the time of every part of the layers, in one more run of each test."
 )
@@ -80,7 +90,7 @@ second."""
 @report_option
 def command(
     tests: str, reps: int, ctx: int | None, chunk: int | None, seed: int, isa: str | None, bandwidth: float | None,
-    profile: bool, plot: Path | None, jsonl: bool, json_file: Path | None, **values: Any,
+    warm_weights: bool, profile: bool, plot: Path | None, jsonl: bool, json_file: Path | None, **values: Any,
 ) -> int:  # fmt: skip
     """Run the command."""
     workloads = _workloads(tests, ctx)
@@ -94,6 +104,9 @@ def command(
         _choose_isa(isa)
     quiet = jsonl or str(json_file) == "-"
     with report_file(json_file) as report, opened_model(settings) as model:
+        if warm_weights:
+            with GGUFFile(model.path) as file, shown_progress("reading", "bytes") as progress:
+                touch_weights(file, progress=progress)
         with _session(model, settings, chunk) as session:
             head = _head(model, session, settings, seed)
             floors = _floors(model, session, workloads)

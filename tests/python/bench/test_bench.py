@@ -8,7 +8,7 @@ from pathlib import Path
 import ds4
 import numpy as np
 import pytest
-from ds4.bench import Measurement, Workload, parse_workloads, plot_profiles, run_bench, token_bytes
+from ds4.bench import Measurement, Workload, parse_workloads, plot_profiles, run_bench, token_bytes, touch_weights
 from ds4.bench.floor import cache_bytes
 
 
@@ -70,6 +70,14 @@ def test_every_test_is_run_as_often_as_asked(model: ds4.Model) -> None:
         assert min(m.samples) <= m.tps <= max(m.samples)
         assert m.profile is not None and m.profile.tokens == m.workload.n
         assert m.as_json()["profile"]["tokens"] == m.workload.n
+
+
+def test_touching_weights(path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    with ds4.GGUFFile(path) as file:
+        total = touch_weights(file, progress=lambda *x: told.append(x))
+        assert total == sum(t.n_bytes for t in file.tensors.values())
+    assert told[-1][:2] == (total, total)
 
 
 def test_median_and_extremes() -> None:

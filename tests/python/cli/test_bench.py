@@ -18,7 +18,7 @@ TESTS = ("--tests", "pp8,tg2,tg2@20", "--reps", "2", "-t", "1")
 
 
 def test_table(ds4: Any, model_path: Path) -> None:
-    done = ds4("bench", "-m", model_path, *TESTS, "--bandwidth", "30")
+    done = ds4("bench", "-m", model_path, *TESTS, "--bandwidth", "30", "--warm-weights")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^test +tokens/s +min +max +ms/token +cpus +GB/s +floor t/s +share$", done.stdout, re.MULTILINE)
     for name, n in (("pp8", 6), ("tg2", 9), ("tg2@20", 9)):
