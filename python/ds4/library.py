@@ -13,7 +13,7 @@ def native_version() -> str:
 
 
 def cpu_isa() -> str:
-    """Return the CPU kernel variant in use: "base", "avx2", "avx512" or "avx512vnni"."""
+    """Return the CPU kernel variant in use: "base", "avx2", "avx512", "avx512vnni"; on arm64 "dotprod", "i8mm"."""
     return _core.cpu_isa()
 
 
@@ -23,7 +23,7 @@ def set_cpu_isa(name: str) -> None:
     Parameters
     ----------
     name : str
-        "base", "avx2", "avx512" or "avx512vnni"; "auto" chooses the best again.
+        "base", "avx2", "avx512" or "avx512vnni", on arm64 "base", "dotprod" or "i8mm"; "auto" chooses the best again.
 
     Raises
     ------

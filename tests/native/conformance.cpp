@@ -107,7 +107,7 @@ std::vector<uint8_t> activation_row(uint32_t type, size_t n, Fill fill, Random &
     return out;
 }
 
-// Sums [tokens][16] of weight rows that begin `shift` bytes past an aligned place.
+// Sums [tokens][16].
 std::vector<float> multiply(const PanelFormat &format, PanelType t, uint32_t type, const uint8_t *const *rows,
                             const uint8_t *const *tokens, size_t n_tokens, size_t n) {
     const TypeInfo *info = type_info(type);
@@ -214,7 +214,33 @@ void check_kernels(const char *variant, const Kernels *k, Digest *digest) {
     digest->add(ours.data(), 4096);
 }
 
+// The choice of a level, from what any processor may say.
+void check_levels() {
+    CpuFeatures arm;
+    if (best_level(arm) != kIsaBase) differ("a processor without features has a level above the base");
+    arm.i8mm = true;  // alone: no known processor
+    if (best_level(arm) != kIsaBase) differ("matrix products without dot products are a level");
+    arm.dotprod = true;
+    if (best_level(arm) != kIsaI8mm) differ("matrix products are not chosen");
+    arm.i8mm = false;
+    if (best_level(arm) != kIsaDotprod) differ("dot products are not chosen");
+    auto err = std::make_unique<ds4_error>();
+    if (use(nullptr)) differ("no name is accepted");
+    if (limit_isa("mmx", err.get()) != DS4_E_ARGUMENT) differ("an unknown variant is not an argument error");
+    const int best = best_level(detect_features());
+    for (int level = kIsaBase; level <= kIsaI8mm; level++) {
+        const ds4_status status = limit_isa(kVariants[level], err.get());
+        if (status != DS4_OK && status != DS4_E_UNAVAILABLE) differ(std::string(kVariants[level]) + " is unknown");
+        if ((level == kIsaBase || level == best) && status != DS4_OK) differ(std::string(kVariants[level]) + " is refused");
+        if (level > best && status == DS4_OK) differ(std::string(kVariants[level]) + " is accepted");
+        if (best >= kIsaDotprod && level > kIsaBase && level < kIsaDotprod && status == DS4_OK)
+            differ(std::string(kVariants[level]) + " is accepted on arm64");
+    }
+    use("auto");
+}
+
 int kernels() {
+    check_levels();
     uint64_t first = 0;
     Digest digest;
     check_panels(panels_base(), &digest);
@@ -285,7 +311,7 @@ int logits(const char *model_path, const char *prompts_path, bool quantized) {
         ds4_session_options options;
         ds4_session_options_init(&options);
         options.n_ctx = 512;
-        options.n_threads = 2;
+        options.n_threads = quantized ? 1 : 2;  // an emulator runs faster without waits between threads
         options.qat = options.rows_f16 = 0;
         options.activations = quantized ? DS4_ACT_QUANTIZED : DS4_ACT_FLOAT;
         ds4_session *session = nullptr;

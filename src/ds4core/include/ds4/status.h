@@ -51,7 +51,7 @@ typedef struct ds4_error {
 DS4_API const char *ds4_status_name(int status);
 /* Version of the native library, e.g. "0.1.0". */
 DS4_API const char *ds4_version(void);
-/* The CPU kernel variant in use: "base", "avx2" or "avx512". */
+/* The CPU kernel variant in use: "base", on x86-64 "avx2", "avx512" or "avx512vnni", on arm64 "dotprod" or "i8mm". */
 DS4_API const char *ds4_cpu_isa(void);
 /* Use at most this variant from now on ("auto" undoes it). DS4_E_ARGUMENT for an unknown name, DS4_E_UNAVAILABLE
  * when the machine lacks it. Affects sessions created later, and encoding from now on. */
