@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,6 +278,8 @@ class Model:
         activations: Literal["float32", "quantized"] = "float32",
         rows: Literal["f16", "f32"] = "f16",
         mtp: bool = False,
+        affinity: str | Sequence[int] = "none",
+        numa: Literal["none", "interleave"] = "none",
     ) -> Session:
         """Make a session, an empty timeline.
 
@@ -287,7 +290,8 @@ class Model:
         chunk : int, optional
             Largest number of tokens computed together, 1..4096; 256 when not given.
         threads : int, optional
-            Threads that compute, 1..256; the machine's cores, at most 64, when not given.
+            Threads that compute, 1..256. When not given, one a physical core that this process may use, not more than
+            its control groups grant and at most 64; with a list as `affinity`, one a processor of it.
         qat : bool
             Simulate the rounding steps that the released model was trained with. False computes as transformers does.
         activations : {"float32", "quantized"}
@@ -296,11 +300,20 @@ class Model:
             Storage format of cache rows.
         mtp : bool
             Also keep what `Session.mtp_logits` needs.
+        affinity : {"none", "auto"} or str or sequence of int
+            Where threads run: where the system likes, one on each core, or thread i on the i-th of these processors
+            ("0-3,8" or numbers). The calling thread is the first one, while it computes.
+        numa : {"none", "interleave"}
+            "interleave" spreads the pages of the file and of the session over all memory nodes as they are first
+            touched. Pages of the file that are in memory already stay where they are.
 
         Raises
         ------
         ValueError
-            A parameter is out of its range, or `mtp` is asked of a model without an MTP block.
+            A parameter is out of its range, `mtp` is asked of a model without an MTP block, or `affinity` names a
+            processor that this process may not use, or fewer than `threads`.
+        BackendUnavailableError
+            `numa` on a system without memory nodes, or the system refuses a place.
         MemoryError
             There is not enough memory.
         """
@@ -308,14 +321,27 @@ class Model:
         _check_range("n_ctx", n_ctx, MAX_N_CTX)
         if chunk is not None:
             _check_range("chunk", chunk, 4096)
+        places, n_places = _places(affinity)
+        if threads is None and n_places:
+            threads = n_places
         if threads is not None:
             _check_range("threads", threads, 256)
+        _check_choice("numa", numa, ("none", "interleave"))
         _check_choice("activations", activations, ("float32", "quantized"))
         _check_choice("rows", rows, ("f16", "f32"))
         if mtp and not native.has_mtp():
             raise ValueError("mtp=True, but the model has no MTP block; give its file to Model.open")
         inner = _session.Session(
-            native, n_ctx, chunk, threads, bool(qat), rows == "f16", activations == "quantized", bool(mtp)
+            native,
+            n_ctx,
+            chunk,
+            threads,
+            bool(qat),
+            rows == "f16",
+            activations == "quantized",
+            bool(mtp),
+            places,
+            numa == "interleave",
         )
         return Session(self, inner, self._tokenizer)
 
@@ -334,7 +360,7 @@ class Model:
         _check_range("chunk", chunk, 4096)
         _check_choice("rows", rows, ("f16", "f32"))
         if threads is None:
-            threads = min(os.cpu_count() or 1, 64)
+            threads = _session.default_threads()
         _check_range("threads", threads, 256)
         plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads)
         info = native.gguf().info()
@@ -507,6 +533,19 @@ def _check_range(name: str, value: SupportsIndex, most: int) -> None:
         raise TypeError(f"{name} must be int, not {type(value).__name__}")
     if not 1 <= operator.index(value) <= most:
         raise ValueError(f"{name} must be in 1..{most}, not {value}")
+
+
+def _places(affinity: str | Sequence[int]) -> tuple[str, int]:
+    """The text that the core reads, and how many processors it lists (0 for "none" and "auto")."""
+    if not isinstance(affinity, str):
+        numbers = [operator.index(cpu) for cpu in affinity]
+        if not numbers or min(numbers) < 0:
+            raise ValueError(f"affinity must name processors, not {affinity!r}")
+        return ",".join(map(str, numbers)), len(numbers)
+    if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", affinity):
+        return affinity, 0  # the core knows the words and refuses the rest
+    ends = [part.split("-") for part in affinity.split(",")]
+    return affinity, sum(max(int(end[-1]) - int(end[0]) + 1, 0) for end in ends)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -544,6 +544,16 @@ class Session:
         return self._options["threads"]
 
     @property
+    def affinity(self) -> str:
+        """Where they run: "none", "auto" or a list of processors."""
+        return self._options["affinity"]
+
+    @property
+    def numa(self) -> str:
+        """How pages are spread over memory nodes: "none" or "interleave"."""
+        return "interleave" if self._options["interleave"] else "none"
+
+    @property
     def qat(self) -> bool:
         """Whether the rounding steps of the released model are simulated."""
         return self._options["qat"]

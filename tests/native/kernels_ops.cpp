@@ -47,7 +47,7 @@ class Queue {
 public:
     explicit Queue(unsigned threads) : ops_(ds4::cpu_backend()), err_(std::make_unique<ds4_error>()) {
         check(ops_->device_open(&device_, err_.get()), *err_);
-        check(ops_->queue_create(device_, threads, &queue_, err_.get()), *err_);
+        check(ops_->queue_create(device_, threads, nullptr, &queue_, err_.get()), *err_);
     }
     Queue(const Queue &) = delete;
     ~Queue() {

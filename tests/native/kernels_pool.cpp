@@ -1,6 +1,7 @@
-// The thread pool's room of ds4_kernels.
+// The room of the thread pool, of the machine and of large memory in ds4_kernels.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +10,13 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "base/pages.h"
 #include "base/thread_pool.h"
 
 namespace py = pybind11;
@@ -114,11 +122,88 @@ py::tuple region_times(ds4::ThreadPool &pool, unsigned regions, unsigned gap, un
     return py::make_tuple(py::array_t<double>(static_cast<py::ssize_t>(regions), times.data()), array_of(joined));
 }
 
+py::dict read_machine(const std::vector<unsigned> &mask, const std::string &root) {
+    const ds4::Machine machine = ds4::read_machine(mask, root);
+    py::dict out;
+    out["cpus"] = machine.cpus;
+    out["order"] = machine.order;
+    out["cores"] = machine.n_cores;
+    out["quota"] = machine.quota;
+    out["nodes"] = machine.nodes;
+    out["default_threads"] = ds4::default_threads(machine);
+    return out;
+}
+
+// (processors, nodes), or ValueError with the message.
+py::tuple choose_placement(const char *affinity, bool interleave, unsigned threads, const std::vector<unsigned> &mask,
+                           const std::string &root) {
+    ds4::Placement out;
+    auto err = std::make_unique<ds4_error>();
+    if (ds4::choose_placement(affinity, interleave, threads, ds4::read_machine(mask, root), &out, err.get()) != DS4_OK)
+        throw py::value_error(err->message);
+    return py::make_tuple(out.cpus, out.nodes);
+}
+
+// What each thread of a pool sees of itself: (mask, processor, memory policy).
+py::list places(ds4::ThreadPool &pool) {
+    struct Place {
+        std::vector<unsigned> mask;
+        int cpu = -1, policy = -1;
+    };
+    std::vector<Place> found(pool.size());
+    {
+        py::gil_scoped_release release;
+        std::atomic<unsigned> arrived{0};
+        pool.begin();
+        pool.run(pool.size(), 1, kLarge, [&](size_t, size_t, unsigned thread) {
+            arrived++;
+            while (arrived < pool.size()) std::this_thread::yield();  // so that no thread takes two pieces
+            Place &place = found[thread];
+            place.mask = ds4::affinity_mask();
+            place.policy = ds4::memory_policy();
+#if defined(__linux__)
+            place.cpu = sched_getcpu();
+#endif
+        });
+        pool.end();
+    }
+    py::list out;
+    for (const Place &place : found) out.append(py::make_tuple(place.mask, place.cpu, place.policy));
+    return out;
+}
+
+std::unique_ptr<ds4::ThreadPool> placed_pool(unsigned n_threads, const std::vector<unsigned> &cpus,
+                                             const std::vector<unsigned> &nodes) {
+    if (!cpus.empty() && cpus.size() < n_threads) throw py::value_error("a processor for each thread");
+    ds4::Placement placement;
+    placement.cpus = cpus;
+    placement.nodes = nodes;
+    return std::make_unique<ds4::ThreadPool>(n_threads, placement);
+}
+
+class Area {
+  public:
+    explicit Area(uint64_t bytes) : bytes_(bytes) {
+        if (!memory_.allocate(bytes)) throw std::bad_alloc();
+    }
+    uintptr_t address() const { return reinterpret_cast<uintptr_t>(memory_.data()); }
+    bool all(unsigned value) const {
+        return std::all_of(memory_.data(), memory_.data() + bytes_, [&](uint8_t b) { return b == value; });
+    }
+    void fill(unsigned value) { std::fill(memory_.data(), memory_.data() + bytes_, static_cast<uint8_t>(value)); }
+
+  private:
+    ds4::ZeroedMemory memory_;
+    uint64_t bytes_;
+};
+
 }  // namespace
 
 void add_pool(py::module_ &m) {
     py::class_<ds4::ThreadPool>(m, "ThreadPool")
-        .def(py::init<unsigned>(), py::arg("n_threads"))
+        .def(py::init(&placed_pool), py::arg("n_threads"), py::arg("cpus") = std::vector<unsigned>{},
+             py::arg("nodes") = std::vector<unsigned>{})
+        .def("places", &places, "(mask, processor, memory policy) of each thread, inside begin and end")
         .def_property_readonly("size", &ds4::ThreadPool::size)
         .def("begin", &ds4::ThreadPool::begin)
         .def("end", &ds4::ThreadPool::end)
@@ -128,4 +213,14 @@ void add_pool(py::module_ &m) {
         .def("nested", &nested)
         .def("region_times", &region_times, py::arg("regions"), py::arg("gap") = 0, py::arg("piece") = 0,
              py::arg("burst") = true, "(microseconds, threads that took part) of each region");
+    m.def("read_machine", &read_machine, py::arg("mask"), py::arg("root") = "");
+    m.def("choose_placement", &choose_placement, py::arg("affinity"), py::arg("interleave"), py::arg("threads"),
+          py::arg("mask"), py::arg("root") = "");
+    m.def("affinity_mask", &ds4::affinity_mask);
+    m.def("memory_policy", &ds4::memory_policy);
+    py::class_<Area>(m, "Area")
+        .def(py::init<uint64_t>())
+        .def_property_readonly("address", &Area::address)
+        .def("all", &Area::all)
+        .def("fill", &Area::fill);
 }

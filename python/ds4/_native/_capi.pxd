@@ -175,6 +175,8 @@ cdef extern from "ds4/ds4.h" nogil:
         pass
 
     enum:
+        DS4_NUMA_NONE
+        DS4_NUMA_INTERLEAVE
         DS4_ACT_FLOAT
         DS4_ACT_QUANTIZED
 
@@ -187,7 +189,10 @@ cdef extern from "ds4/ds4.h" nogil:
         int32_t rows_f16
         int32_t activations
         int32_t with_mtp
+        const char *affinity
+        int32_t numa
 
+    uint32_t ds4_default_threads()
     void ds4_session_options_init(ds4_session_options *o)
     ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err)
     void ds4_session_free(ds4_session *s)

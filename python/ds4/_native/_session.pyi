@@ -19,6 +19,10 @@ class _Options(TypedDict):
     rows_f16: bool
     quantized: bool
     with_mtp: bool
+    affinity: str
+    interleave: bool
+
+def default_threads() -> int: ...
 
 @final
 class Session:
@@ -34,6 +38,8 @@ class Session:
         rows_f16: bool = True,
         quantized: bool = False,
         with_mtp: bool = False,
+        affinity: str = "none",
+        interleave: bool = False,
     ) -> None: ...
     def sync(self, tokens: _Ids, progress: _Progress | None = None) -> int: ...
     def eval(self, tokens: _Ids, logits: _Floats | None = None, progress: _Progress | None = None) -> None: ...

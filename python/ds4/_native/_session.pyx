@@ -17,6 +17,9 @@ from ds4._native._capi cimport (
     DS4_ACT_FLOAT,
     DS4_ACT_QUANTIZED,
     DS4_N_PARTS,
+    DS4_NUMA_INTERLEAVE,
+    DS4_NUMA_NONE,
+    ds4_default_threads,
     ds4_error,
     ds4_part_name,
     ds4_sample,
@@ -72,17 +75,24 @@ cdef void _tap_trampoline(void *ud, const char *stage, uint32_t layer, uint32_t 
         session.pulse.error = error
 
 
+def default_threads() -> int:
+    """Return the number of threads of a session that is not given one."""
+    return ds4_default_threads()
+
+
 @cython.final
 cdef class Session:
     """One timeline of tokens over a model. A finished or failed call always leaves it usable."""
 
     def __init__(self, Model model not None, uint32_t n_ctx, chunk=None, threads=None, bint qat=True,
-                 bint rows_f16=True, bint quantized=False, bint with_mtp=False):
+                 bint rows_f16=True, bint quantized=False, bint with_mtp=False,
+                 str affinity not None="none", bint interleave=False):
         cdef ds4_session_options options
         cdef ds4_error err
         cdef ds4_status status
         cdef ds4_session *out = NULL
         cdef ds4_shape shape
+        cdef bytes places
         if self.session != NULL:
             raise RuntimeError("this session exists already")
         ds4_session_options_init(&options)
@@ -95,6 +105,11 @@ cdef class Session:
         options.rows_f16 = rows_f16
         options.activations = DS4_ACT_QUANTIZED if quantized else DS4_ACT_FLOAT
         options.with_mtp = with_mtp
+        places = affinity.encode()
+        if b"\0" in places:
+            raise ValueError("affinity holds a NUL")
+        options.affinity = places
+        options.numa = DS4_NUMA_INTERLEAVE if interleave else DS4_NUMA_NONE
         with nogil:
             status = ds4_session_create(model.model, &options, &out, &err)
         check(status, &err)
@@ -217,6 +232,8 @@ cdef class Session:
             "rows_f16": o.rows_f16 != 0,
             "quantized": o.activations == DS4_ACT_QUANTIZED,
             "with_mtp": o.with_mtp != 0,
+            "affinity": o.affinity.decode(),
+            "interleave": o.numa == DS4_NUMA_INTERLEAVE,
         }
 
     def n_bytes(self) -> int:

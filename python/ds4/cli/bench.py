@@ -68,7 +68,7 @@ second."""
 @click.option(
     "--seed", type=Whole(0, (1 << 64) - 1), default=1, show_default=True, metavar="N", help="Of the random tokens."
 )
-@take("backend", "cpu", "threads", "no_qat", "activations", "force_memory", "simulate_memory")
+@take("backend", "cpu", "threads", "affinity", "numa", "no_qat", "activations", "force_memory", "simulate_memory")
 @click.option("--isa", metavar="NAME", help="Use at most this CPU kernel variant: base, avx2, avx512, ...")
 @click.option(
     "--bandwidth",
@@ -163,6 +163,8 @@ def _session(model: Model, settings: Settings, chunk: int | None) -> Session:
     return model.session(
         n_ctx=settings.ctx,
         threads=settings.threads,
+        affinity=settings.affinity,
+        numa="interleave" if settings.numa == "interleave" else "none",
         qat=not settings.no_qat,
         activations="quantized" if settings.activations == "quantized" else "float32",
         **sizes,

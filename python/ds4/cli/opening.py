@@ -75,6 +75,8 @@ def make_session(model: Model, settings: Settings, n_ctx: int) -> Session:
     return model.session(
         n_ctx=n_ctx,
         threads=settings.threads,
+        affinity=settings.affinity,
+        numa="interleave" if settings.numa == "interleave" else "none",
         qat=not settings.no_qat,
         activations="quantized" if settings.activations == "quantized" else "float32",
     )

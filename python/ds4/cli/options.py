@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +54,19 @@ class Whole(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return number
 
 
+class AffinityType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Where threads run: none, auto, or a list of processors; the machine decides whether it has them."""
+
+    name = "processors"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the form, or fail as a usage error."""
+        text = str(value)
+        if not re.fullmatch(r"none|auto|[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", text):
+            self.fail(f"{text!r} is neither none, auto nor a list of processors such as 0-3,8", param, ctx)
+        return text
+
+
 class FiniteFloat(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A float within bounds; NaN fails every bound."""
 
@@ -97,7 +111,15 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     }),
     "threads": (("-t", "--threads"), {
         "type": Whole(1, 256), "metavar": "N",
-        "help": "CPU threads, at most 256. Default: one per core.",
+        "help": "CPU threads, at most 256. Default: one per core that this process may use.",
+    }),
+    "affinity": (("--affinity",), {
+        "type": AffinityType(), "metavar": "WHERE", "default": "none", "show_default": True,
+        "help": "Processors of the threads: none (the system chooses), auto (one core each), or a list as 0-3,8.",
+    }),
+    "numa": (("--numa",), {
+        "type": click.Choice(["none", "interleave"]), "default": "none", "show_default": True,
+        "help": "Spread the memory over all NUMA nodes, for machines with several sockets.",
     }),
     "check": (("--check",), {
         "is_flag": True,
@@ -205,7 +227,18 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
 }  # fmt: skip
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Model": ("model", "mtp", "backend", "cpu", "threads", "check", "force_memory", "simulate_memory"),
+    "Model": (
+        "model",
+        "mtp",
+        "backend",
+        "cpu",
+        "threads",
+        "affinity",
+        "numa",
+        "check",
+        "force_memory",
+        "simulate_memory",
+    ),
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),
     "Sampling": ("tokens", "temp", "top_k", "top_p", "min_p", "seed"),

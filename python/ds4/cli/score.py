@@ -109,7 +109,18 @@ def _outputs(json_file: Path | None, table_file: Path | None = None) -> Iterator
 
 
 def _model_options(function: F) -> F:
-    names = ("backend", "cpu", "threads", "check", "force_memory", "simulate_memory", "no_qat", "activations")
+    names = (
+        "backend",
+        "cpu",
+        "threads",
+        "affinity",
+        "numa",
+        "check",
+        "force_memory",
+        "simulate_memory",
+        "no_qat",
+        "activations",
+    )
     return take("model", *names)(function)
 
 

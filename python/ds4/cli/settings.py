@@ -21,6 +21,8 @@ class Settings:
     backend: str = "auto"
     cpu: bool = False
     threads: int | None = None
+    affinity: str = "none"
+    numa: str = "none"
     check: bool = False
     force_memory: bool = False
     simulate_memory: int | None = None

@@ -1,10 +1,11 @@
 // The extern "C" functions of ds4/session.h: who may enter a session, and nothing else.
 #include <algorithm>
-#include <thread>
+#include <exception>
 
 #include <unistd.h>
 
 #include "api/guard.h"
+#include "base/machine.h"
 #include "session/sample.h"
 #include "session/session.h"
 
@@ -29,13 +30,21 @@ template <class F> ds4_status enter(ds4_session *s, const char *what, ds4_error 
 
 }  // namespace
 
+uint32_t ds4_default_threads(void) {
+    try {
+        return ds4::default_threads(ds4::read_machine(ds4::affinity_mask()));
+    } catch (const std::exception &) {
+        return 1;  // no memory for a few lists
+    }
+}
+
 void ds4_session_options_init(ds4_session_options *o) {
     if (!o) return;
     *o = {};
     o->struct_size = sizeof(*o);
     o->n_ctx = 32768;
     o->chunk = 256;
-    o->n_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 64u);
+    o->n_threads = ds4_default_threads();
     o->qat = 1;
     o->rows_f16 = 1;
     o->activations = DS4_ACT_FLOAT;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/kernel_args.h"
+#include "base/machine.h"
 #include "ds4/model.h"
 #include "ds4/status.h"
 
@@ -32,7 +33,9 @@ struct ds4_backend_ops {
 
     // An upper bound of the work space that the operations of one queue come to hold, for the memory plan.
     uint64_t (*work_bytes)(const ds4_shape *, uint32_t n_ctx, uint32_t chunk, uint32_t n_threads);
-    ds4_status (*queue_create)(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err);
+    // placement: of the threads, where a backend computes with threads of the host; NULL leaves it to the system.
+    ds4_status (*queue_create)(ds4_device *, uint32_t n_threads, const ds4::Placement *placement, ds4_queue **out,
+                               ds4_error *err);
     void (*queue_destroy)(ds4_queue *);
     ds4_status (*queue_wait)(ds4_queue *, ds4_error *err);
     void (*upload)(ds4_queue *, ds4_ref dst, const void *src, uint64_t bytes);
@@ -63,7 +66,7 @@ struct ds4_backend_ops {
     void (*add_rows)(ds4_queue *, const ds4_args_add_rows *);
 };
 
-#define DS4_BACKEND_ABI 3
+#define DS4_BACKEND_ABI 4
 
 namespace ds4 {
 

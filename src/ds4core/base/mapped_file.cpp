@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace ds4 {
 
@@ -37,8 +38,11 @@ ds4_status MappedFile::open(const char *path, ds4_error *err) {
         status = fail(err, DS4_E_IO, "\"%s\" has %llu bytes, more than this process can address", shown.c_str(),
                       static_cast<unsigned long long>(st.st_size));
     } else if (st.st_size > 0) {
-        void *map = mmap(nullptr, static_cast<size_t>(st.st_size), PROT_READ, MAP_SHARED, fd, 0);
+        const size_t size = static_cast<size_t>(st.st_size);
+        uint8_t *const room = size >= kHugePage ? reserve_aligned(size) : nullptr;
+        void *map = mmap(room, size, PROT_READ, MAP_SHARED | (room ? MAP_FIXED : 0), fd, 0);
         if (map == MAP_FAILED) {
+            if (room) munmap(room, size);
             status = fail_errno(err, DS4_E_IO, errno, "cannot map \"%s\" (%llu bytes)", shown.c_str(),
                                 static_cast<unsigned long long>(st.st_size));
         } else {
@@ -48,6 +52,12 @@ ds4_status MappedFile::open(const char *path, ds4_error *err) {
     }
     ::close(fd);  // the mapping keeps the file alive
     return status;
+}
+
+void MappedFile::use_huge_pages() const {
+#if defined(MADV_HUGEPAGE)
+    if (size_ >= kHugePage) madvise(const_cast<uint8_t *>(data_), static_cast<size_t>(size_), MADV_HUGEPAGE);
+#endif
 }
 
 }  // namespace ds4

@@ -21,6 +21,10 @@ class MappedFile {
     // DS4_E_IO: cannot be opened or mapped, or is not a regular file. An empty file maps to size 0, data NULL.
     ds4_status open(const char *path, ds4_error *err);
 
+    // Read, and map, in pieces of 2 MiB where the file system can hold a file in huge pages; elsewhere without effect.
+    // Several times faster from a disk when much is read, slower when a byte here and there is.
+    void use_huge_pages() const;
+
     const uint8_t *data() const { return data_; }
     uint64_t size() const { return size_; }
 

@@ -2,6 +2,7 @@
 #include "base/thread_pool.h"
 
 #include <chrono>
+#include <exception>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,18 +41,40 @@ thread_local Self self;
 
 }  // namespace
 
-ThreadPool::ThreadPool(unsigned n_threads)
-    : n_(n_threads ? n_threads : 1), may_spin_(n_ <= std::thread::hardware_concurrency()), shares_(new Share[n_]) {
+ThreadPool::ThreadPool(unsigned n_threads, const Placement &placement)
+    : n_(n_threads ? n_threads : 1), may_spin_(n_ <= usable_cpus()), placement_(placement), shares_(new Share[n_]) {
     threads_.reserve(n_ - 1);
+    caller_.apply(placement_);  // threads inherit their starter's place, so a refusal is seen here
     try {
-        for (unsigned i = 1; i < n_; i++) threads_.emplace_back([this, i] { worker(i); });
+        for (unsigned i = 1; i < n_; i++) {
+            if (!placement_.cpus.empty()) set_affinity({placement_.cpus[i]});
+            threads_.emplace_back([this, i] { worker(i); });
+        }
     } catch (...) {
+        caller_.restore();
         stop();
         throw;
     }
+    caller_.restore();
 }
 
 ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::enter() noexcept {
+    begun_ = true;
+    burst_.store(may_spin_, std::memory_order_relaxed);
+    if (placement_.none()) return;
+    try {
+        caller_.apply(placement_);
+    } catch (const std::exception &) {  // granted before and taken away since: it computes where it may
+    }
+}
+
+void ThreadPool::leave() noexcept {
+    begun_ = false;
+    burst_.store(false, std::memory_order_relaxed);
+    caller_.restore();
+}
 
 void ThreadPool::stop() noexcept {
     stop_.store(true);

@@ -24,11 +24,15 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/machine.h"
+
 namespace ds4 {
 
 class ThreadPool {
 public:
-    explicit ThreadPool(unsigned n_threads);  // may throw bad_alloc or system_error
+    // May throw bad_alloc or system_error. Thread 0 of `placement` is the one that calls begin(): it has its place until
+    // end(), and is where it was before at all other times.
+    explicit ThreadPool(unsigned n_threads, const Placement &placement = {});
     ~ThreadPool();
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
@@ -59,8 +63,13 @@ public:
     }
 
     // Around a series of regions, on the thread that calls run: workers stay awake for short gaps.
-    void begin() noexcept { burst_.store(may_spin_, std::memory_order_relaxed); }
-    void end() noexcept { burst_.store(false, std::memory_order_relaxed); }
+    // Both may be called again without effect.
+    void begin() noexcept {
+        if (!begun_) enter();
+    }
+    void end() noexcept {
+        if (begun_) leave();
+    }
 
 private:
     using Call = void (*)(void *, size_t, size_t, unsigned);
@@ -78,6 +87,8 @@ private:
         return grain < 64 ? std::max<size_t>(grain, 1) : (grain + 15) / 16 * 16;
     }
     unsigned own_number() const noexcept;
+    void enter() noexcept;
+    void leave() noexcept;
     void dispatch(Call call, void *ctx, size_t items, size_t grain) noexcept;
     void take_pieces(unsigned id) noexcept;
     void worker(unsigned id) noexcept;
@@ -88,7 +99,10 @@ private:
 
     unsigned n_;
     bool may_spin_;      // no more threads than cores: a thread that looks out takes no core from one that works
+    bool begun_ = false;
     bool busy_ = false;  // a region runs; written by the calling thread while no worker is inside
+    Placement placement_;
+    CallerPlacement caller_;
     std::unique_ptr<Share[]> shares_;
     Call call_ = nullptr;
     void *ctx_ = nullptr;

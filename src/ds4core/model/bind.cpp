@@ -31,7 +31,7 @@ public:
     ds4_status import(ds4_error *err) {
         ds4_status st = m_.ops->buffer_import_host(m_.device, g_.file.data(), g_.info.file_bytes, keep(), err);
         file_buffer_ = m_.buffers.back();
-        return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, &uploads_, err) : st;
+        return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, nullptr, &uploads_, err) : st;
     }
 
     ds4_ref vector(const std::string &name) const {
@@ -363,6 +363,9 @@ ds4_status open_model(const char *path, const ds4_model_options &o, ds4_model **
     if (st != DS4_OK) return st;
     m->warnings = extra_tensors(*m->file, e.specs);
     fingerprint(*m, m->fingerprint);
+    // From here on files are read in long runs; the checks above touch a few bytes of every tensor.
+    m->file->file.use_huge_pages();
+    if (m->mtp_file) m->mtp_file->file.use_huge_pages();
     *out = m.release();
     return DS4_OK;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/machine.h"
 
 ds4_session::~ds4_session() {
     graph.reset();
@@ -196,6 +197,8 @@ ds4_status check_options(const ds4_model &m, const ds4_session_options &o, ds4_e
             return fail(err, DS4_E_ARGUMENT, "%s is %u, it must be in %u..%u", r.name, r.value, r.low, r.high);
     if (o.activations != DS4_ACT_FLOAT && o.activations != DS4_ACT_QUANTIZED)
         return fail(err, DS4_E_ARGUMENT, "activations is %d; known are 0 (float32) and 1 (quantized)", o.activations);
+    if (o.numa != DS4_NUMA_NONE && o.numa != DS4_NUMA_INTERLEAVE)
+        return fail(err, DS4_E_ARGUMENT, "numa is %d; known are 0 (none) and 1 (interleave)", o.numa);
     if (o.with_mtp && !m.mtp) return fail(err, DS4_E_ARGUMENT, "with_mtp is set but the model has no MTP block");
     return DS4_OK;
 }
@@ -209,7 +212,12 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
     s->model = m;
     s->options = o;
     const uint32_t row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;
-    st = m->ops->queue_create(m->device, o.n_threads, &s->queue, err);
+    Placement placement;
+    st = choose_placement(o.affinity, o.numa != DS4_NUMA_NONE, o.n_threads, read_machine(affinity_mask()), &placement, err);
+    if (st != DS4_OK) return st;
+    s->affinity = o.affinity ? o.affinity : "none";
+    s->options.affinity = s->affinity.c_str();
+    st = m->ops->queue_create(m->device, o.n_threads, &placement, &s->queue, err);
     if (st == DS4_OK) st = s->scratch.create(*m, o.chunk, err);
     if (st == DS4_OK)
         st = s->cache.create(m->shape, {o.n_ctx, o.chunk, row_type, o.with_mtp != 0}, m->ops, m->device, err);

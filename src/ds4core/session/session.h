@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ds4/session.h"
@@ -23,6 +24,7 @@ struct ds4_session {
 
     ds4_model *model = nullptr;
     ds4_session_options options{};
+    std::string affinity;  // that options point to
     ds4_queue *queue = nullptr;
     ds4::Scratch scratch;
     ds4::KvCache cache;

@@ -23,6 +23,8 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--backend": (["cpu"], ONE_SHOT),
     "--cpu": ([], ONE_SHOT),
     "--threads": (["2"], ONE_SHOT),
+    "--affinity": (["auto"], ONE_SHOT),
+    "--numa": (["none"], ONE_SHOT),
     "--check": ([], ONE_SHOT),
     "--force-memory": ([], ONE_SHOT),
     "--simulate-memory": (["8GiB"], ONE_SHOT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -137,6 +138,8 @@ def test_workers_sleep_soon_after_the_last_region(ds4_kernels: ModuleType) -> No
 
 
 def test_workers_join_short_regions_of_a_burst(ds4_kernels: ModuleType) -> None:
+    if os.getloadavg()[0] > len(os.sched_getaffinity(0)) + 1:
+        pytest.skip("other processes hold the cores")
     pool = ds4_kernels.ThreadPool(2)
     best = 0.0
     for _ in range(100):  # other processes may hold the second core for a while

@@ -8,12 +8,13 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/product.h"
 #include "backend/cpu/row_kernels.h"
+#include "base/pages.h"
 #include "base/thread_pool.h"
 
 struct ds4_buffer {
     uint8_t *base = nullptr;
     uint64_t bytes = 0;
-    bool owned = false;
+    ds4::ZeroedMemory own;  // what base points to, unless it was imported
 };
 
 namespace ds4::cpu {
@@ -27,7 +28,8 @@ struct RopeTable {
 }  // namespace ds4::cpu
 
 struct ds4_queue {
-    explicit ds4_queue(unsigned n_threads) : pool(n_threads), scratch(n_threads), work(n_threads) {}
+    ds4_queue(unsigned n_threads, const ds4::Placement &placement)
+        : pool(n_threads, placement), scratch(n_threads), work(n_threads) {}
     ds4::ThreadPool pool;
     const ds4::cpu::Kernels *kernels = nullptr;
     const ds4::cpu::PanelKernels *panels = nullptr;

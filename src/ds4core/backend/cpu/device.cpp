@@ -1,5 +1,6 @@
 // Device, buffers and queue of the CPU backend, and its table.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -24,17 +25,15 @@ ds4_status device_open(ds4_device **out, ds4_error *err) {
 }
 void device_close(ds4_device *d) { delete d; }
 
-// calloc leaves large areas untouched until written, so a cache for a long context costs only what is used.
 ds4_status buffer_alloc(ds4_device *, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
     auto *b = new (std::nothrow) ds4_buffer;
-    if (b && bytes <= SIZE_MAX) b->base = static_cast<uint8_t *>(std::calloc(bytes ? bytes : 1, 1));
-    if (!b || !b->base) {
+    if (!b || !b->own.allocate(bytes)) {
         delete b;
         return fail(err, DS4_E_MEMORY, "out of memory: a buffer of %llu bytes was refused; use a smaller context",
                     static_cast<unsigned long long>(bytes));
     }
+    b->base = b->own.data();
     b->bytes = bytes;
-    b->owned = true;
     *out = b;
     return DS4_OK;
 }
@@ -48,10 +47,7 @@ ds4_status buffer_import_host(ds4_device *, const void *host, uint64_t bytes, ds
     return DS4_OK;
 }
 
-void buffer_free(ds4_buffer *b) {
-    if (b && b->owned) std::free(b->base);
-    delete b;
-}
+void buffer_free(ds4_buffer *b) { delete b; }
 
 // What ops keep in the queue's vectors: the middle rows of the experts, their gathered inputs (as floats, or packed
 // for gate and for up), rounded rows, indexer scores; and per thread panels with sums, a decoded row with sums, or
@@ -72,11 +68,14 @@ uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t
     return (shared + gathered + angles + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
 }
 
-ds4_status queue_create(ds4_device *, uint32_t n_threads, ds4_queue **out, ds4_error *err) {
+ds4_status queue_create(ds4_device *, uint32_t n_threads, const Placement *placement, ds4_queue **out,
+                        ds4_error *err) {
     try {
-        *out = new ds4_queue(n_threads);
+        *out = new ds4_queue(n_threads, placement ? *placement : Placement{});
     } catch (const std::system_error &e) {
-        return fail(err, DS4_E_MEMORY, "cannot start %u threads: %s", n_threads, e.what());
+        const int why = e.code().value();
+        return fail(err, why == EAGAIN || why == ENOMEM ? DS4_E_MEMORY : DS4_E_UNAVAILABLE, "cannot start %u thread(s): %s",
+                    n_threads, e.what());
     } catch (const std::bad_alloc &) {
         return fail(err, DS4_E_MEMORY, "out of memory while starting %u threads", n_threads);
     }

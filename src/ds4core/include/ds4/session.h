@@ -13,20 +13,32 @@ extern "C" {
 
 typedef struct ds4_session ds4_session;
 
+enum { DS4_NUMA_NONE = 0, DS4_NUMA_INTERLEAVE = 1 };
 enum { DS4_ACT_FLOAT = 0, DS4_ACT_QUANTIZED = 1 };
 
 typedef struct ds4_session_options {
     uint32_t struct_size;
     uint32_t n_ctx;        /* positions; 1 .. 1048576 */
     uint32_t chunk;        /* largest prefill chunk; 1 .. 4096 (default 256) */
-    uint32_t n_threads;    /* 1 .. 256 (default: the machine's cores, at most 64) */
+    uint32_t n_threads;    /* 1 .. 256 (default: ds4_default_threads) */
     int32_t qat;           /* 1 (default): FP8/FP4 round trips of the released model; 0: as transformers */
     int32_t rows_f16;      /* 1 (default): cache rows stored as F16; 0: F32 */
     int32_t activations;   /* DS4_ACT_FLOAT (default) or DS4_ACT_QUANTIZED for quantized weights */
     int32_t with_mtp;      /* 1: keep the MTP block's own rows, so that ds4_session_mtp works */
+    const char *affinity;  /* NULL or "none" (default): threads run where the system likes; "auto": one thread a core;
+                              "0-3,8": thread i on the i-th processor of the list. The calling thread has its place
+                              only while it computes */
+    int32_t numa;          /* DS4_NUMA_NONE (default) or DS4_NUMA_INTERLEAVE: pages of the file and of the session that
+                              its threads are first to touch go to all memory nodes in turn */
 } ds4_session_options;
 
+/* One thread a physical core that this process may use (affinity mask), not more than the CPU time that its control
+ * groups grant (cgroup v1 and v2, rounded up) and at most 64. */
+DS4_API uint32_t ds4_default_threads(void);
+
 DS4_API void ds4_session_options_init(ds4_session_options *o);
+/* DS4_E_ARGUMENT  an option is out of range, or affinity names a processor that the process may not use, or too few.
+ * DS4_E_UNAVAILABLE  interleaving on a system without NUMA, or the system refuses a place. DS4_E_MEMORY. */
 DS4_API ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err);
 DS4_API void ds4_session_free(ds4_session *s);
 
