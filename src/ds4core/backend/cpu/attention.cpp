@@ -1,76 +1,33 @@
-// The indexer's choice of compressed rows, and attention over window and compressed rows with a sink.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
+// Attention over window and compressed rows with a sink.
+//
+// A token has three steps: scores of all heads and rows, softmax, sum of the rows. In a chunk every thread takes whole
+// tokens; the tokens left over, and the one of a decode step, are done by all threads together: they share the rows
+// in the first step, the heads in the second and the dims in the third, so no thread decodes what another one does.
+#include "backend/cpu/attention.h"
 
-#include "backend/cpu/cpu.h"
+#include <algorithm>
+#include <cstring>
 
 namespace ds4::cpu {
 
 namespace {
 
-constexpr size_t kRowBlock = 32;  // cache rows decoded at a time; 32 rows of 512 floats stay in the L2 cache
-
-// Ids of the k best of n scores in ascending order; equal scores: the lower id. Returns the gap at the boundary.
-float select_top(const float *scores, size_t n, size_t k, uint32_t *order, int32_t *out) {
-    for (size_t i = 0; i < n; i++) order[i] = static_cast<uint32_t>(i);
-    auto better = [&](uint32_t x, uint32_t y) { return scores[x] != scores[y] ? scores[x] > scores[y] : x < y; };
-    std::nth_element(order, order + (k - 1), order + n, better);
-    float kept = scores[order[k - 1]], best_left = -std::numeric_limits<float>::infinity();
-    for (size_t i = k; i < n; i++) best_left = std::max(best_left, scores[order[i]]);
-    std::sort(order, order + k);
-    for (size_t i = 0; i < k; i++) out[i] = static_cast<int32_t>(order[i]);
-    return kept - best_left;
-}
-
-}  // namespace
-
-void indexer(ds4_queue *q, const ds4_args_indexer *a) {
-    const float *query = ptr(a->q), *weights = ptr(a->weights);
-    const uint8_t *rows = ptr<const uint8_t>(a->rows);
-    int32_t *selected = ptr<int32_t>(a->selected), *counts = ptr<int32_t>(a->counts);
-    const size_t heads = a->heads, dim = a->dim, k = a->top_k;
-    for (size_t t = 0; t < a->n; t++) {
-        const size_t visible = (a->pos0 + t + 1) / a->ratio;
-        int32_t *out = selected + t * k;
-        counts[t] = static_cast<int32_t>(std::min(visible, k));
-        if (visible <= k) {
-            for (size_t i = 0; i < visible; i++) out[i] = static_cast<int32_t>(i);
-            continue;
-        }
-        float *scores = grow(q->shared, visible);
-        if (q->lists.size() < visible) q->lists.resize(visible);
-        for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], dim + heads);
-        const float *qt = query + t * heads * dim, *wt = weights + t * heads;
-        q->pool.run(visible, visible * heads * dim / 4, [&](size_t b, size_t e, unsigned thread) {
-            float *row = q->scratch[thread].data(), *dots = row + dim;
-            for (size_t s = b; s < e; s++) {
-                load_row(q->kernels, a->row_type, rows, s, dim, row);
-                q->kernels->dot_many(row, qt, dim, heads, dim, dots, 1);
-                float sum = 0;
-                for (size_t h = 0; h < heads; h++) sum += std::max(dots[h], 0.0f) * (wt[h] * a->scale);
-                // NaN has no order; it shows in the logits all the same, through attention.
-                scores[s] = std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum;
-            }
-        });
-        q->margins.indexer = std::min(q->margins.indexer, select_top(scores, visible, k, q->lists.data(), out));
-    }
-}
-
-namespace {
+constexpr size_t kRowBlock = 48;  // rows decoded at a time: 96 KB of 512 dims, in the L2 cache
+constexpr size_t kDimUnit = 64;   // dims that threads share: 2 cache lines of F16
 
 // Everything one token needs: the cache rows in their order of summation.
 struct Keys {
     const ds4_args_attention *a;
     const uint8_t *window, *compressed;
     const int32_t *selected;
-    size_t first, n_window, n_total;
+    size_t first, n_window, n_total, row_bytes, value_bytes;
 
     Keys(const ds4_args_attention *args, size_t t) : a(args) {
-        size_t pos = a->pos0 + t;
+        const size_t pos = a->pos0 + t;
         first = pos + 1 > a->window ? pos + 1 - a->window : 0;
         n_window = pos + 1 - first;
+        row_bytes = cache_row_bytes(a->row_type, a->dim);
+        value_bytes = row_bytes / a->dim;
         window = ptr<const uint8_t>(a->window_rows);
         compressed = a->ratio ? ptr<const uint8_t>(a->compressed_rows) : nullptr;
         selected = a->ratio ? ptr<const int32_t>(a->selected) : nullptr;
@@ -82,62 +39,106 @@ struct Keys {
             n_total += (pos + 1) / a->ratio;
         }
     }
-    void load(const Kernels *k, size_t i, float *dst) const {
-        if (i < n_window)
-            load_row(k, a->row_type, window, (first + i) % a->capacity, a->dim, dst);
-        else
-            load_row(k, a->row_type, compressed, selected ? static_cast<size_t>(selected[i - n_window]) : i - n_window,
-                     a->dim, dst);
+    const uint8_t *row(size_t i) const {
+        if (i < n_window) return window + (first + i) % a->capacity * row_bytes;
+        i -= n_window;
+        return compressed + (selected ? static_cast<size_t>(selected[i]) : i) * row_bytes;
+    }
+    // The dims [d, d + dims) of the rows [b, b + n), decoded to dst [n][dims].
+    void load(const Kernels *k, size_t b, size_t n, size_t d, size_t dims, float *dst) const {
+        for (size_t i = 0; i < n; i++) {
+            const uint8_t *src = row(b + i) + d * value_bytes;
+            if (a->row_type == DS4_ROW_F16)
+                k->f16_row(src, dst + i * dims, dims);
+            else
+                memcpy(dst + i * dims, src, dims * 4);
+        }
     }
 };
 
-// Heads [h0, h1) of one token. Scores of all keys first, so the softmax needs no running maximum.
-void attend(const Kernels *k, const Keys &keys, const float *q, const float *sinks, float *out, size_t h0, size_t h1,
-            float *scores, float *block) {
-    const ds4_args_attention *a = keys.a;
-    const size_t dim = a->dim, n = keys.n_total;
-    for (size_t b = 0; b < n; b += kRowBlock) {
-        size_t m = std::min(kRowBlock, n - b);
-        for (size_t i = 0; i < m; i++) keys.load(k, b + i, block + i * dim);
-        for (size_t h = h0; h < h1; h++) k->dot_many(q + h * dim, block, dim, m, dim, scores + (h - h0) * n + b, 1);
+struct Attention {
+    const Kernels *k;
+    const ds4_args_attention *a;
+    size_t lanes = lanes_of(a->heads);
+
+    void transpose(size_t t, float *query) const {
+        k->transpose_heads(ptr(a->q) + t * a->heads * a->dim, a->heads, a->dim, lanes, query);
     }
-    for (size_t h = h0; h < h1; h++) {
-        float *s = scores + (h - h0) * n, top = sinks[h], sum = 0;
-        for (size_t i = 0; i < n; i++) top = std::max(top, s[i] *= a->scale);
-        for (size_t i = 0; i < n; i++) sum += s[i] = std::exp(s[i] - top);
-        sum += std::exp(sinks[h] - top);  // the sink takes weight and gives no value
-        for (size_t i = 0; i < n; i++) s[i] /= sum;
-        memset(out + h * dim, 0, dim * 4);
+    // Scores [row][lanes] of the rows [b, e).
+    void score(const Keys &keys, const float *query, size_t b, size_t e, float *block, float *scores) const {
+        for (size_t i = b; i < e; i += kRowBlock) {
+            const size_t n = std::min(kRowBlock, e - i);
+            keys.load(k, i, n, 0, a->dim, block);
+            k->head_scores(query, a->dim, lanes, block, n, scores + i * lanes);
+        }
     }
-    for (size_t b = 0; b < n; b += kRowBlock) {
-        size_t m = std::min(kRowBlock, n - b);
-        if (n > kRowBlock)  // a single block is still decoded
-            for (size_t i = 0; i < m; i++) keys.load(k, b + i, block + i * dim);
-        for (size_t h = h0; h < h1; h++)
-            for (size_t i = 0; i < m; i++) k->axpy(out + h * dim, block + i * dim, scores[(h - h0) * n + b + i], dim);
+    // Groups [b, e) of 16 heads.
+    void soften(const Keys &keys, size_t b, size_t e, float *scores, float *inverse) const {
+        for (size_t h = b * kLanes; h < e * kLanes; h += kLanes) {
+            float sinks[kLanes] = {};
+            memcpy(sinks, ptr(a->sinks) + h, std::min(kLanes, a->heads - h) * 4);
+            k->softmax16(scores + h, keys.n_total, lanes, sinks, a->scale, inverse + h);
+        }
     }
-}
+    // Dims [d, d + dims) of the output of token t.
+    void sum(const Keys &keys, size_t t, size_t d, size_t dims, const float *scores, const float *inverse,
+             float *block) const {
+        float *out = ptr(a->out) + t * a->heads * a->dim + d;
+        for (size_t i = 0; i < keys.n_total; i += kRowBlock) {
+            const size_t n = std::min(kRowBlock, keys.n_total - i);
+            keys.load(k, i, n, d, dims, block);
+            k->sum_values(scores + i * lanes, lanes, a->heads, block, dims, n,
+                          i + n == keys.n_total ? inverse : nullptr, i == 0, out, a->dim);
+        }
+    }
+};
 
 }  // namespace
 
 void attention(ds4_queue *q, const ds4_args_attention *a) {
-    const float *query = ptr(a->q), *sinks = ptr(a->sinks);
-    float *out = ptr(a->out);
-    const size_t heads = a->heads, dim = a->dim, pos_end = a->pos0 + a->n;
+    const Attention op{q->kernels, a};
+    const size_t dim = a->dim, lanes = op.lanes, threads = q->pool.size(), pos_end = a->pos0 + a->n;
+    const size_t block = kRowBlock * dim, query_floats = dim * lanes;
     size_t most = std::min<size_t>(a->window, pos_end);
-    if (a->ratio) most += a->selected.buffer ? a->top_k : pos_end / a->ratio;
-    // Heads share decoded rows, so cut a token's heads only as far as the threads need.
-    const size_t per_job = std::max<size_t>(1, a->n >= q->pool.size() ? heads : heads * a->n / q->pool.size());
-    const size_t jobs_per_token = (heads + per_job - 1) / per_job;
-    for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], kRowBlock * dim + per_job * most);
-    q->pool.run(a->n * jobs_per_token, a->n * heads * dim * most, [&](size_t b, size_t e, unsigned thread) {
-        float *block = q->scratch[thread].data(), *scores = block + kRowBlock * dim;
-        for (size_t j = b; j < e; j++) {
-            size_t t = j / jobs_per_token, h0 = j % jobs_per_token * per_job, h1 = std::min(heads, h0 + per_job);
-            Keys keys(a, t);
-            attend(q->kernels, keys, query + t * heads * dim, sinks, out + t * heads * dim, h0, h1, scores, block);
-        }
-    });
+    if (a->ratio) most += a->selected.buffer ? std::min<size_t>(a->top_k, pos_end / a->ratio) : pos_end / a->ratio;
+    const size_t floats = query_floats + lanes + most * lanes, alone = a->n - a->n % threads;
+    const uint64_t work = uint64_t{most} * lanes * dim / 4;
+
+    for (auto &scratch : q->scratch) grow(scratch, block + (alone ? floats : 0));
+    if (alone)
+        // By turns: later tokens see more rows.
+        q->pool.run(threads, alone * work, [&](size_t b, size_t e, unsigned thread) {
+            float *rows = q->scratch[thread].data(), *query = rows + block;
+            float *inverse = query + query_floats, *scores = inverse + lanes;
+            for (size_t lane = b; lane < e; lane++)
+                for (size_t t = lane; t < alone; t += threads) {
+                    const Keys keys(a, t);
+                    op.transpose(t, query);
+                    op.score(keys, query, 0, keys.n_total, rows, scores);
+                    op.soften(keys, 0, lanes / kLanes, scores, inverse);
+                    op.sum(keys, t, 0, dim, scores, inverse, rows);
+                }
+        });
+    for (size_t t = alone; t < a->n; t++) {
+        const Keys keys(a, t);
+        float *query = grow(q->shared, floats), *inverse = query + query_floats, *scores = inverse + lanes;
+        op.transpose(t, query);
+        q->pool.run(keys.n_total, work, [&](size_t b, size_t e, unsigned thread) {
+            op.score(keys, query, b, e, q->scratch[thread].data(), scores);
+        });
+        q->pool.run(lanes / kLanes, keys.n_total * lanes * 2, [&](size_t b, size_t e, unsigned) {
+            op.soften(keys, b, e, scores, inverse);
+        });
+        const size_t units = (dim + kDimUnit - 1) / kDimUnit;
+        q->pool.run(units, work, [&](size_t b, size_t e, unsigned thread) {
+            const size_t d = b * kDimUnit, dims = std::min(e * kDimUnit, dim) - d;
+            op.sum(keys, t, d, dims, scores, inverse, q->scratch[thread].data());
+        });
+    }
+}
+
+uint64_t attention_floats(uint64_t heads, uint64_t dim, uint64_t keys) {
+    return kRowBlock * dim + (dim + 1 + keys) * lanes_of(heads);
 }
 
 }  // namespace ds4::cpu

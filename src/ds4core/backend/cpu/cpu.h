@@ -43,7 +43,6 @@ struct ds4_queue {
     std::vector<std::vector<float>> scratch;
     std::vector<ds4::cpu::ProductWork> work;
     std::vector<uint8_t> packed, blocks, blocks2;  // rounded rows; rows packed for the panels
-    std::vector<uint32_t> lists;
     ds4::cpu::RopeTable rope[2];  // of the last two sets of frequencies
 };
 
@@ -53,8 +52,14 @@ template <class T = float> inline T *ptr(ds4_ref r) {
     return r.buffer ? reinterpret_cast<T *>(reinterpret_cast<ds4_buffer *>(r.buffer)->base + r.offset) : nullptr;
 }
 
+// Work space of at least n floats; what it held is lost. It grows to what is asked for, in whole grains, so that it
+// neither takes twice that (as a vector would) nor moves with every token of a growing context.
+constexpr size_t kGrain = 4096;
 inline float *grow(std::vector<float> &v, size_t n) {
-    if (v.size() < n) v.resize(n);
+    if (v.size() < n) {
+        std::vector<float>().swap(v);
+        v.resize((n + kGrain - 1) / kGrain * kGrain);
+    }
     return v.data();
 }
 

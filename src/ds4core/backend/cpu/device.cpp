@@ -8,7 +8,7 @@
 #include <new>
 #include <system_error>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/attention.h"
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 
@@ -50,22 +50,24 @@ ds4_status buffer_import_host(ds4_device *, const void *host, uint64_t bytes, ds
 void buffer_free(ds4_buffer *b) { delete b; }
 
 // What ops keep in the queue's vectors: the middle rows of the experts, their gathered inputs (as floats, or packed
-// for gate and for up), rounded rows, indexer scores; and per thread panels with sums, a decoded row with sums, or
-// attention's block of rows with scores.
+// for gate and for up), rounded rows, the transposed queries and scores of attention or indexer; and per thread
+// panels with sums, a decoded row with sums, or what attention and indexer need.
 uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t n_threads) {
     const uint64_t pairs = uint64_t{chunk} * s->n_expert_used, longest = std::max(s->n_embd, s->n_ff);
     const uint64_t heads = uint64_t{s->n_head} * s->head_dim;
-    const uint64_t shared = std::max<uint64_t>(pairs * s->n_ff, n_ctx / 4), gathered = pairs * s->n_embd;
+    const uint64_t gathered = pairs * s->n_embd;
     const uint64_t row = std::max(heads, uint64_t{s->n_hc} * s->n_embd);
     const uint64_t rounded = (chunk + uint64_t{kMostTokens} * n_threads) * row;
     const uint64_t blocks = std::max({chunk * row, gathered, pairs * s->n_ff}) + gathered;
     const uint64_t packed = (rounded + blocks) * 4 / 3;  // at most 1.27 bytes a value
     const uint64_t keys = s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128);
-    const uint64_t per_thread = std::max(longest, uint64_t{s->n_hc} * s->n_embd + chunk) +
-                                32 * uint64_t{s->head_dim} + s->n_head * keys + sizeof(ProductWork) / 4 +
-                                kPanelsAtOnce * kPanelRows * std::min<uint64_t>(chunk, kSlab);
+    const uint64_t lookup = std::max(attention_floats(s->n_head, s->head_dim, keys),
+                                     indexer_floats(s->n_index_head, s->index_dim, n_ctx / 4));
+    const uint64_t shared = std::max(pairs * s->n_ff, lookup);
+    const uint64_t scratch = std::max({longest, uint64_t{s->n_hc} * s->n_embd + chunk, lookup}) + kGrain;
+    const uint64_t sums = kPanelsAtOnce * kPanelRows * std::min<uint64_t>(chunk, kSlab) + kGrain;
     const uint64_t angles = 4 * uint64_t{chunk} * s->n_rot;  // two tables of sines and cosines
-    return (shared + gathered + angles + n_ctx / 4 + n_threads * per_thread) * 4 + packed;
+    return (shared + gathered + angles + 2 * kGrain + n_threads * (scratch + sums)) * 4 + n_threads * sizeof(ProductWork) + packed;
 }
 
 ds4_status queue_create(ds4_device *, uint32_t n_threads, const Placement *placement, ds4_queue **out,

@@ -1,0 +1,14 @@
+// What attention and indexer share, and their work space for the memory plan.
+#pragma once
+
+#include "backend/cpu/cpu.h"
+
+namespace ds4::cpu {
+
+constexpr uint64_t lanes_of(uint64_t heads) { return (heads + kLanes - 1) / kLanes * kLanes; }
+
+// Floats of work space: as much may be held once for the queue and once a thread.
+uint64_t indexer_floats(uint64_t heads, uint64_t dim, uint64_t rows);
+uint64_t attention_floats(uint64_t heads, uint64_t dim, uint64_t keys);
+
+}  // namespace ds4::cpu
