@@ -13,7 +13,8 @@ namespace ds4::cpu {
 namespace {
 
 constexpr size_t kRowBlock = 48;  // rows decoded at a time: 96 KB of 512 dims, in the L2 cache
-constexpr size_t kDimUnit = 64;   // dims that threads share: 2 cache lines of F16
+constexpr size_t kRowUnit = 12;   // a multiple of every tile of rows
+constexpr size_t kDimUnit = 64;
 
 // Everything one token needs: the cache rows in their order of summation.
 struct Keys {
@@ -106,33 +107,29 @@ void attention(ds4_queue *q, const ds4_args_attention *a) {
 
     for (auto &scratch : q->scratch) grow(scratch, block + (alone ? floats : 0));
     if (alone)
-        // By turns: later tokens see more rows.
-        q->pool.run(threads, alone * work, [&](size_t b, size_t e, unsigned thread) {
+        q->pool.run(alone, 1, alone * work, [&](size_t b, size_t e, unsigned thread) {
             float *rows = q->scratch[thread].data(), *query = rows + block;
             float *inverse = query + query_floats, *scores = inverse + lanes;
-            for (size_t lane = b; lane < e; lane++)
-                for (size_t t = lane; t < alone; t += threads) {
-                    const Keys keys(a, t);
-                    op.transpose(t, query);
-                    op.score(keys, query, 0, keys.n_total, rows, scores);
-                    op.soften(keys, 0, lanes / kLanes, scores, inverse);
-                    op.sum(keys, t, 0, dim, scores, inverse, rows);
-                }
+            for (size_t t = b; t < e; t++) {
+                const Keys keys(a, t);
+                op.transpose(t, query);
+                op.score(keys, query, 0, keys.n_total, rows, scores);
+                op.soften(keys, 0, lanes / kLanes, scores, inverse);
+                op.sum(keys, t, 0, dim, scores, inverse, rows);
+            }
         });
     for (size_t t = alone; t < a->n; t++) {
         const Keys keys(a, t);
         float *query = grow(q->shared, floats), *inverse = query + query_floats, *scores = inverse + lanes;
         op.transpose(t, query);
-        q->pool.run(keys.n_total, work, [&](size_t b, size_t e, unsigned thread) {
-            op.score(keys, query, b, e, q->scratch[thread].data(), scores);
+        q->pool.run(keys.n_total, piece(keys.n_total, threads, kRowUnit), work, [&](size_t b, size_t e, unsigned i) {
+            op.score(keys, query, b, e, q->scratch[i].data(), scores);
         });
-        q->pool.run(lanes / kLanes, keys.n_total * lanes * 2, [&](size_t b, size_t e, unsigned) {
+        q->pool.run(lanes / kLanes, 1, keys.n_total * lanes * 2, [&](size_t b, size_t e, unsigned) {
             op.soften(keys, b, e, scores, inverse);
         });
-        const size_t units = (dim + kDimUnit - 1) / kDimUnit;
-        q->pool.run(units, work, [&](size_t b, size_t e, unsigned thread) {
-            const size_t d = b * kDimUnit, dims = std::min(e * kDimUnit, dim) - d;
-            op.sum(keys, t, d, dims, scores, inverse, q->scratch[thread].data());
+        q->pool.run(dim, piece(dim, threads, kDimUnit), work, [&](size_t b, size_t e, unsigned i) {
+            op.sum(keys, t, b, e - b, scores, inverse, q->scratch[i].data());
         });
     }
 }

@@ -72,29 +72,29 @@ void indexer(ds4_queue *q, const ds4_args_indexer *a) {
     if (first == a->n) return;
     for (size_t t = first; t < a->n; t++) counts[t] = static_cast<int32_t>(k);
 
-    // Whole tokens for every thread, then the rest together. Later tokens see more rows, so threads take them by turns.
+    // Whole tokens for every thread, then the rest together.
     const size_t n = a->n - first, alone = n - n % threads;
     const uint64_t work = uint64_t{most} * a->heads * a->dim / 4;
     std::vector<float> margins(threads, std::numeric_limits<float>::infinity());
     for (auto &scratch : q->scratch) grow(scratch, block + op.query_floats() + 2 * most);
     if (alone)
-        q->pool.run(threads, alone * work, [&](size_t b, size_t e, unsigned thread) {
+        q->pool.run(alone, 1, alone * work, [&](size_t b, size_t e, unsigned thread) {
             float *rows = q->scratch[thread].data(), *query = rows + block, *scores = query + op.query_floats();
-            for (size_t lane = b; lane < e; lane++)
-                for (size_t t = first + lane; t < first + alone; t += threads) {
-                    op.prepare(t, query);
-                    op.score(query, 0, op.visible(t), rows, scores);
-                    const float gap = select_top(scores, op.visible(t), k, scores + most, selected + t * k);
-                    margins[thread] = std::min(margins[thread], gap);
-                }
+            for (size_t t = first + b; t < first + e; t++) {
+                op.prepare(t, query);
+                op.score(query, 0, op.visible(t), rows, scores);
+                const float gap = select_top(scores, op.visible(t), k, scores + most, selected + t * k);
+                margins[thread] = std::min(margins[thread], gap);
+            }
         });
     for (size_t t = first + alone; t < a->n; t++) {
         float *query = grow(q->shared, op.query_floats() + 2 * most), *scores = query + op.query_floats();
         op.prepare(t, query);
-        q->pool.run(op.visible(t), work, [&](size_t b, size_t e, unsigned thread) {
+        const size_t visible = op.visible(t);
+        q->pool.run(visible, piece(visible, threads, kRowBlock), work, [&](size_t b, size_t e, unsigned thread) {
             op.score(query, b, e, q->scratch[thread].data(), scores);
         });
-        margins[0] = std::min(margins[0], select_top(scores, op.visible(t), k, scores + most, selected + t * k));
+        margins[0] = std::min(margins[0], select_top(scores, visible, k, scores + most, selected + t * k));
     }
     for (float margin : margins) q->margins.indexer = std::min(q->margins.indexer, margin);
 }
