@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import platform
 import subprocess
 import sys
 import threading
@@ -336,6 +337,11 @@ def test_kernel_variants_can_be_limited() -> None:
         assert ds4.cpu_isa() == "base"
         with pytest.raises(ValueError, match="mmx"):
             ds4.set_cpu_isa("mmx")
+        # A variant of another architecture is a name that is known and that no machine of this one can run.
+        foreign = "avx512vnni" if platform.machine() == "aarch64" else "i8mm"
+        with pytest.raises(ds4.BackendUnavailableError, match=f"cannot run the CPU variant '{foreign}'; the best here"):
+            ds4.set_cpu_isa(foreign)
+        assert ds4.cpu_isa() == "base"
         with pytest.raises(ValueError, match="NUL"):
             ds4.set_cpu_isa("ba\0se")
     finally:
