@@ -52,7 +52,7 @@ template <class T> py::array_t<T> result(ds4_ref r, std::vector<py::ssize_t> sha
 Floats attention(const std::string &isa, unsigned threads, const Floats &q, const py::array &window_rows,
                  const py::array &compressed, const Ints &selected, const Ints &counts, const Floats &sinks,
                  uint32_t window, uint32_t ratio, uint32_t pos0, float scale) {
-    ds4_queue queue(threads);
+    ds4_queue queue(threads, {});
     queue.kernels = need(isa);
     Buffers b;
     ds4_args_attention a{};
@@ -77,7 +77,7 @@ Floats attention(const std::string &isa, unsigned threads, const Floats &q, cons
 // hold -1.
 py::tuple indexer(const std::string &isa, unsigned threads, const Floats &q, const Floats &weights,
                   const py::array &rows, uint32_t top_k, uint32_t ratio, uint32_t pos0, float scale) {
-    ds4_queue queue(threads);
+    ds4_queue queue(threads, {});
     queue.kernels = need(isa);
     queue.margins.indexer = std::numeric_limits<float>::infinity();
     Buffers b;
