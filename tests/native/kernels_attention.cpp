@@ -30,7 +30,9 @@ class Buffers {
     ds4_ref make(size_t bytes) {
         store_.emplace_back(new uint8_t[bytes]);
         std::memset(store_.back().get(), 0xff, bytes);  // not a number, and no row
-        all_.emplace_back(new ds4_buffer{store_.back().get(), bytes, false});
+        all_.emplace_back(new ds4_buffer{});
+        all_.back()->base = store_.back().get();
+        all_.back()->bytes = bytes;
         return ds4::ref(all_.back().get());
     }
 
