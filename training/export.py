@@ -1,8 +1,9 @@
 """Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors.
 
-usage: python training/export.py --base DIR --mtp DIR --indexer DIR --out DIR
+usage: python training/export.py --base DIR [--mtp DIR] [--indexer DIR] [--raise-sinks X] --out DIR
 
-joins the results of posttrain.py: everything from --base but the MTP block and the indexers.
+joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --raise-sinks adds X to
+the sink of every head, before a training run that shall make use of them.
 """
 
 import argparse
@@ -61,15 +62,17 @@ def load_checkpoint(model, path):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--base", required=True)
-    ap.add_argument("--mtp", required=True)
-    ap.add_argument("--indexer", required=True)
+    ap.add_argument("--mtp")
+    ap.add_argument("--indexer")
+    ap.add_argument("--raise-sinks", type=float, default=0.0)
     ap.add_argument("--out", required=True)
     a = ap.parse_args()
-    base, mtp, indexer = (load_file(os.path.join(p, "model.safetensors")) for p in (a.base, a.mtp, a.indexer))
+    places = (a.base, a.mtp or a.base, a.indexer or a.base)
+    base, mtp, indexer = (load_file(os.path.join(p, "model.safetensors")) for p in places)
     out = {}
     for k in base:
         source = mtp if k.startswith("mtp.") else indexer if ".indexer." in k else base
-        out[k] = source[k]
+        out[k] = source[k] + a.raise_sinks if k.endswith("attn_sink") else source[k]
     if a.out != a.base:
         shutil.copytree(a.base, a.out, dirs_exist_ok=True)
     save_file(out, os.path.join(a.out, "model.safetensors"), metadata={"format": "pt"})

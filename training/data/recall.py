@@ -246,7 +246,7 @@ def make(rng, train, mode=None, tokens=None, style=None):
     named: "brief" answers are the value alone, which the model has to find without saying the fact again."""
     mode = mode_of(rng, mode)
     if style is None:
-        style = rng.choices(("plain", "brief", "detail"), (80, 12, 8))[0] if train else "plain"
+        style = rng.choices(("plain", "brief", "detail"), (70, 22, 8))[0] if train else "plain"
     tokens = tokens or distance(rng, train)
     subjects = set()
     some = facts(rng, rng.choice([1, 2, 3, 4, 5, 6, 6, 8]), subjects)
