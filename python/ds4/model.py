@@ -23,7 +23,7 @@ from .tokenizer import Tokenizer
 __all__ = ["MemoryPlan", "Model", "Shape", "diagnose"]
 
 DEFAULT_N_CTX = 32_768
-DEFAULT_CHUNK = 256
+DEFAULT_CHUNK = 512
 MAX_N_CTX = 1_048_576
 
 _EMBEDDED = "ds4-tiny.gguf"
@@ -275,7 +275,7 @@ class Model:
         chunk: int | None = None,
         threads: int | None = None,
         qat: bool = True,
-        activations: Literal["float32", "quantized"] = "float32",
+        activations: Literal["float32", "quantized"] = "quantized",
         rows: Literal["f16", "f32"] = "f16",
         mtp: bool = False,
         affinity: str | Sequence[int] = "none",
@@ -288,14 +288,15 @@ class Model:
         n_ctx : int
             Positions that it can hold, 1..1048576. Memory grows with it: see `memory_plan`.
         chunk : int, optional
-            Largest number of tokens computed together, 1..4096; 256 when not given.
+            Largest number of tokens computed together, 1..4096; 512 when not given.
         threads : int, optional
             Threads that compute, 1..256. When not given, one a physical core that this process may use, not more than
             its control groups grant and at most 64; with a list as `affinity`, one a processor of it.
         qat : bool
             Simulate the rounding steps that the released model was trained with. False computes as transformers does.
         activations : {"float32", "quantized"}
-            "quantized" rounds activations to 8 bits where they meet quantized weights: faster, a little less exact.
+            "quantized" rounds activations to 8 bits, once a row, where they meet quantized weights: several times
+            faster, a little less exact (docs/formats.md, activation formats). "float32" leaves them as they are.
         rows : {"f16", "f32"}
             Storage format of cache rows.
         mtp : bool

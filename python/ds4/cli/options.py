@@ -143,8 +143,8 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "help": "Leave out the FP8 and FP4 rounding that the model was trained with.",
     }),
     "activations": (("--activations",), {
-        "type": click.Choice(["float32", "quantized"]), "default": "float32", "show_default": True,
-        "help": "Arithmetic of products with quantized weights.",
+        "type": click.Choice(["float32", "quantized"]), "default": "quantized", "show_default": True,
+        "help": "Activations in products with quantized weights: rounded to 8 bits, or exact and slow.",
     }),
     # -- the prompt
     "prompt": (("-p", "--prompt"), {

@@ -28,7 +28,7 @@ class Settings:
     simulate_memory: int | None = None
     ctx: int = DEFAULT_CONTEXT
     no_qat: bool = False
-    activations: str = "float32"
+    activations: str = "quantized"
     prompt: str | None = None
     prompt_file: Path | None = None
     system: str | None = None

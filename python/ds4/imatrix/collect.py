@@ -78,7 +78,7 @@ def collect_imatrix(
     threads: int | None = None,
     chunk: int | None = None,
     qat: bool = True,
-    activations: Literal["float32", "quantized"] = "float32",
+    activations: Literal["float32", "quantized"] = "quantized",
     mtp: bool | None = None,
     save_every: int = 0,
     save: Callable[[Imatrix], None] | None = None,

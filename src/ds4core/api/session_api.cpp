@@ -43,11 +43,11 @@ void ds4_session_options_init(ds4_session_options *o) {
     *o = {};
     o->struct_size = sizeof(*o);
     o->n_ctx = 32768;
-    o->chunk = 256;
+    o->chunk = 512;
     o->n_threads = ds4_default_threads();
     o->qat = 1;
     o->rows_f16 = 1;
-    o->activations = DS4_ACT_FLOAT;
+    o->activations = DS4_ACT_QUANTIZED;
 }
 
 ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err) {

@@ -19,11 +19,11 @@ enum { DS4_ACT_FLOAT = 0, DS4_ACT_QUANTIZED = 1 };
 typedef struct ds4_session_options {
     uint32_t struct_size;
     uint32_t n_ctx;        /* positions; 1 .. 1048576 */
-    uint32_t chunk;        /* largest prefill chunk; 1 .. 4096 (default 256) */
+    uint32_t chunk;        /* largest prefill chunk; 1 .. 4096 (default 512) */
     uint32_t n_threads;    /* 1 .. 256 (default: ds4_default_threads) */
     int32_t qat;           /* 1 (default): FP8/FP4 round trips of the released model; 0: as transformers */
     int32_t rows_f16;      /* 1 (default): cache rows stored as F16; 0: F32 */
-    int32_t activations;   /* DS4_ACT_FLOAT (default) or DS4_ACT_QUANTIZED for quantized weights */
+    int32_t activations;   /* DS4_ACT_QUANTIZED (default): 8 bits against quantized weights; or DS4_ACT_FLOAT */
     int32_t with_mtp;      /* 1: keep the MTP block's own rows, so that ds4_session_mtp works */
     const char *affinity;  /* NULL or "none" (default): threads run where the system likes; "auto": one thread a core;
                               "0-3,8": thread i on the i-th processor of the list. The calling thread has its place
