@@ -1,9 +1,10 @@
 """Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors.
 
-usage: python training/export.py --base DIR [--mtp DIR] [--indexer DIR] [--raise-sinks X] --out DIR
+usage: python training/export.py --base DIR [--average DIR] [--mtp DIR] [--indexer DIR] [--raise-sinks X] --out DIR
 
-joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --raise-sinks adds X to
-the sink of every head, before a training run that shall make use of them.
+joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --average takes the mean
+of --base and another run that started from it. --raise-sinks adds X to the sink of every head, before a training run
+that shall make use of them.
 """
 
 import argparse
@@ -62,6 +63,7 @@ def load_checkpoint(model, path):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--base", required=True)
+    ap.add_argument("--average")
     ap.add_argument("--mtp")
     ap.add_argument("--indexer")
     ap.add_argument("--raise-sinks", type=float, default=0.0)
@@ -69,6 +71,11 @@ def main():
     a = ap.parse_args()
     places = (a.base, a.mtp or a.base, a.indexer or a.base)
     base, mtp, indexer = (load_file(os.path.join(p, "model.safetensors")) for p in places)
+    if a.average:
+        other = load_file(os.path.join(a.average, "model.safetensors"))
+        for k, v in base.items():
+            if v.is_floating_point():
+                base[k] = ((v.float() + other[k].float()) / 2).to(v.dtype)
     out = {}
     for k in base:
         source = mtp if k.startswith("mtp.") else indexer if ".indexer." in k else base
