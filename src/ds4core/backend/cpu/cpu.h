@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cache_view.h"
+#include "backend/cpu/float_kernels.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/product.h"
 #include "backend/cpu/row_kernels.h"
@@ -34,6 +35,7 @@ struct ds4_queue {
     const ds4::cpu::Kernels *kernels = nullptr;
     const ds4::cpu::PanelKernels *panels = nullptr;
     const ds4::cpu::RowKernels *rows = nullptr;
+    const ds4::cpu::FloatKernels *floats = nullptr;
     ds4_status status = DS4_OK;  // sticky
     char message[256] = {};
     ds4_margins margins{};
@@ -76,6 +78,10 @@ void store_row(const RowKernels *k, uint32_t row_type, uint8_t *rows, size_t ind
 
 // Of the float32 angles pos * freqs[i], as RowKernels::rope wants them: every cosine twice, and -sin, sin.
 void rope_angles(uint32_t pos, const float *freqs, size_t n_pairs, float *cosine, float *sine);
+
+// The part of `matmul` whose activations stay float32; its work space, in floats a thread.
+void matmul_float(ds4_queue *, const ds4_args_matmul *);
+size_t float_product_work();
 
 void embed(ds4_queue *, const ds4_args_embed *);
 void rms_norm(ds4_queue *, const ds4_args_rms_norm *);

@@ -64,7 +64,7 @@ uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t
     const uint64_t lookup = std::max(attention_floats(s->n_head, s->head_dim, keys),
                                      indexer_floats(s->n_index_head, s->index_dim, n_ctx / 4));
     const uint64_t shared = std::max(pairs * s->n_ff, lookup);
-    const uint64_t scratch = std::max({longest, uint64_t{s->n_hc} * s->n_embd + chunk, lookup}) + kGrain;
+    const uint64_t scratch = std::max({longest, uint64_t{s->n_hc} * s->n_embd + chunk, lookup, uint64_t{float_product_work()}}) + kGrain;
     const uint64_t sums = sizeof(ProductWork) / 4 + kGrain + kPanelsAtOnce * kPanelRows * std::min<uint64_t>(chunk, kSlab);
     const uint64_t angles = 4 * uint64_t{chunk} * s->n_rot;  // two tables of sines and cosines
     return (shared + gathered + angles + 6 * kGrain + n_threads * (scratch + sums)) * 4 + packed;
@@ -84,6 +84,7 @@ ds4_status queue_create(ds4_device *, uint32_t n_threads, const Placement *place
     (*out)->kernels = active_kernels();
     (*out)->panels = active_panels();
     (*out)->rows = active_row_kernels();
+    (*out)->floats = active_float_kernels();
     return DS4_OK;
 }
 void queue_destroy(ds4_queue *q) { delete q; }

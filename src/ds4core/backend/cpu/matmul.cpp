@@ -9,31 +9,6 @@ namespace ds4::cpu {
 
 namespace {
 
-// A float32 activation is multiplied as it is, with decoded rows.
-void matmul_float(ds4_queue *q, const ds4_args_matmul *a) {
-    const ds4_weight &w = a->w;
-    const float *x = ptr(a->x);
-    float *y = ptr(a->y);
-    const size_t n_in = w.n_in, per_group = w.n_out / a->groups;
-    for (size_t p = 0; p < q->pool.size(); p++) grow(q->scratch[p], n_in + a->n);
-    for (size_t g = 0; g < a->groups; g++) {
-        const uint64_t work = static_cast<uint64_t>(per_group) * n_in * (a->n + 1) / 4;
-        q->pool.run(per_group, work, [&](size_t b, size_t e, unsigned thread) {
-            float *tmp = q->scratch[thread].data(), *sums = tmp + n_in;
-            for (size_t i = b; i < e; i++) {
-                const size_t r = g * per_group + i;
-                decode_row(q->kernels, w.type, weight_row(w, 0, static_cast<uint32_t>(r)), tmp, n_in);
-                if (!a->accumulate) {
-                    q->kernels->dot_many(tmp, x + g * n_in, a->x_stride, a->n, n_in, y + r, a->y_stride);
-                    continue;
-                }
-                q->kernels->dot_many(tmp, x + g * n_in, a->x_stride, a->n, n_in, sums, 1);
-                for (size_t t = 0; t < a->n; t++) y[t * a->y_stride + r] += sums[t];
-            }
-        });
-    }
-}
-
 void matmul_panels(ds4_queue *q, const ds4_args_matmul *a) {
     const ds4_weight &w = a->w;
     float *y = ptr(a->y);
