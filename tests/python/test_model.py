@@ -240,13 +240,13 @@ def test_session_parameters_are_checked(
 
 
 def test_session_parameters_can_be_read_back(model: ds4.Model) -> None:
-    with model.session(n_ctx=96, chunk=7, threads=2, qat=False, rows="f32", activations="quantized") as session:
+    with model.session(n_ctx=96, chunk=7, threads=2, qat=False, rows="f32", activations="float32") as session:
         found = (session.n_ctx, session.chunk, session.threads, session.qat, session.rows, session.activations)
-        assert found == (96, 7, 2, False, "f32", "quantized")
+        assert found == (96, 7, 2, False, "f32", "float32")
         assert session.mtp is False
         assert session.model is model
     with model.session(n_ctx=64) as session:
-        assert (session.chunk, session.qat, session.rows, session.activations) == (256, True, "f16", "float32")
+        assert (session.chunk, session.qat, session.rows, session.activations) == (512, True, "f16", "quantized")
 
 
 class Writer(ds4.Sampler):

@@ -78,7 +78,7 @@ def test_settings_and_model_are_part_of_a_snapshot(model: ds4.Model, tokens: NDA
     with model.session(n_ctx=64) as a:
         a.eval(tokens[:20])
         good = a.snapshot()
-    for other in ({"qat": False}, {"rows": "f32"}, {"mtp": True}, {"activations": "quantized"}):
+    for other in ({"qat": False}, {"rows": "f32"}, {"mtp": True}, {"activations": "float32"}):
         name = next(iter(other))
         with model.session(n_ctx=64, **other) as b, pytest.raises(ds4.SnapshotError, match=f"{name} is .* here"):
             b.restore(good)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ds4
 import numpy as np
@@ -12,7 +13,7 @@ from support.gguf_write import GGMLType, Tensor, payload_bytes, write_gguf
 from support.golden import load_golden
 from support.tiny_gguf import RECIPES, effective_weights, tiny_metadata, tiny_tensors, write_tiny_gguf
 
-PLAIN = {"qat": False, "rows": "f32", "n_ctx": 512}
+PLAIN: dict[str, Any] = {"qat": False, "rows": "f32", "n_ctx": 512, "activations": "float32"}
 
 
 def logits(path: Path, tokens: np.ndarray, **options: object) -> np.ndarray:
