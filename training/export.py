@@ -1,10 +1,11 @@
 """Read and write checkpoints in the official format: config.json, tokenizer.json, model.safetensors.
 
-usage: python training/export.py --base DIR [--average DIR] [--mtp DIR] [--indexer DIR] [--raise-sinks X] --out DIR
+usage: python training/export.py --base DIR [--average DIR] [--mtp DIR] [--indexer DIR]
+                                 [--raise-sinks X] --out DIR
 
-joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --average takes the mean
-of --base and another run that started from it. --raise-sinks adds X to the sink of every head, before a training run
-that shall make use of them.
+joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --average takes
+the mean of --base and another run that started from it. --raise-sinks adds X to the sink of every head, before
+a training run that shall make use of them.
 """
 
 import argparse

@@ -101,7 +101,10 @@ def test_a_model_with_mxfp4_experts_computes_the_same(released_flash: Path, tmp_
     tokens = tiny_shapes.make_prompt(tiny_shapes.VARIANTS["flash"], 100).tolist()
     logits = []
     for name in ("f32", "mxfp4"):
-        with ds4.Model.open(tmp_path / f"{name}.gguf") as model, model.session(n_ctx=128, activations="float32") as session:
+        with (
+            ds4.Model.open(tmp_path / f"{name}.gguf") as model,
+            model.session(n_ctx=128, activations="float32") as session,
+        ):
             session.sync(tokens)
             logits.append(session.logits())
     np.testing.assert_array_equal(logits[0], logits[1])
