@@ -4,8 +4,8 @@ usage: python training/export.py --base DIR [--average DIR] [--mtp DIR] [--index
                                  [--raise-sinks X] --out DIR
 
 joins the results of posttrain.py: everything from --base but the MTP block and the indexers. --average takes
-the mean of --base and another run that started from it. --raise-sinks adds X to the sink of every head, before
-a training run that shall make use of them.
+the mean of --base and another run that started from it. --raise-sinks adds X to the sink of every head,
+before a training run that shall make use of them.
 """
 
 import argparse
