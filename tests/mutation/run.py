@@ -2,16 +2,19 @@
 
 usage: python tests/mutation/run.py [--only TEXT,...] [--jobs N]
 
-Needs the installed package with its test extra, g++, and about 20 minutes on two cores; not part of CI. Each mutant
-is a copy of the core with one text replaced (mutants.py); the changed file is compiled again and the mutated library
-stands in for the installed one under the tests of tests/python/engine, which must fail. Exit status 1 when a mutant
-survives that should not, or when the unchanged core fails.
+Needs the installed package with its test extra, g++, and a build with some tests for each of about a hundred mutants;
+not part of CI. Each mutant is a copy of the core with one text replaced (mutants.py); the sources that hold or include
+the changed file are compiled again and the mutated library stands in for the installed one under the tests of
+tests/python/engine, which must fail. Exit status 1 when a mutant survives that should not, or when the unchanged core
+fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,27 +23,53 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ds4
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-fPIC", '-DDS4_VERSION_TEXT="mutant"']
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"]
+# Flags of the files whose names end so, as src/ds4core/CMakeLists.txt has them.
 ISA = {
-    "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
-}
+    "x86_64": {
+        "_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+        "_avx512.cpp": AVX512,
+        "_vnni.cpp": [*AVX512, "-mavx512vnni", "-mavx512vbmi"],
+    },
+    "aarch64": {
+        "_dotprod.cpp": ["-march=armv8.2-a+dotprod"],
+        "_i8mm.cpp": ["-march=armv8.2-a+dotprod+i8mm"],
+    },
+}.get(platform.machine(), {})
 # Quick and telling tests first: most mutants die in seconds.
 STAGES = (
     ["tests/python/engine/test_golden_logits.py", "-k", "logits_equal and (129 or 5) or mtp and 129"],
+    ["tests/python/engine/test_weight_types.py"],
     ["tests/python/engine/test_qat.py", "tests/python/engine/test_snapshot.py"],
     ["tests/python/engine"],
 )
 
 
 def compile_file(tree: Path, source: Path, out: Path) -> None:
-    flags = [*FLAGS, *ISA.get(source.name, ())]
+    flags = [*FLAGS, *(flag for end, more in ISA.items() if source.name.endswith(end) for flag in more)]
     include = ["-I", str(tree), "-I", str(tree / "include")]
     subprocess.run(["g++", *flags, *include, "-c", str(source), "-o", str(out)], check=True)
+
+
+def sources_with(tree: Path, changed: Path) -> list[Path]:
+    """The .cpp files that are `changed` or include it, however indirectly."""
+    includes = {
+        p: re.findall(r'#include "(.+)"', p.read_text(encoding="utf-8")) for p in tree.rglob("*") if p.is_file()
+    }
+    found, new = {changed}, [changed]
+    while new:
+        name = str(new.pop().relative_to(tree))
+        more = [p for p, names in includes.items() if name in names and p not in found]
+        found.update(more)
+        new += more
+    return sorted(p for p in found if p.suffix == ".cpp")
 
 
 def object_name(tree: Path, source: Path) -> str:
@@ -79,11 +108,13 @@ def run_mutant(mutant: Mutant, tree: Path, base: dict[str, Path], folder: Path) 
         if text.count(mutant.old) != 1:
             raise SystemExit(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.file}")
         source.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        name = object_name(copy, source)
-        changed = Path(tmp) / name
-        compile_file(copy, source, changed)
+        objects = dict(base)
+        for again in sources_with(copy, source):
+            name = object_name(copy, again)
+            objects[name] = Path(tmp) / name
+            compile_file(copy, again, objects[name])
         library = Path(tmp) / "libds4core.so"
-        link([changed if n == name else o for n, o in base.items()], library)
+        link(list(objects.values()), library)
         survived, killer = passes(library)
     return mutant, survived, killer, time.monotonic() - start
 
@@ -99,6 +130,10 @@ def main() -> int:
         found = (tree / m.file).read_text(encoding="utf-8").count(m.old)
         if found != 1:
             raise SystemExit(f"mutant {m.name!r}: its text occurs {found} times in {m.file}; update mutants.py")
+    skipped = [m for m in chosen if m.levels and ds4.cpu_isa() not in m.levels]
+    for m in skipped:
+        print(f"skipped   {m.name:55} needs {' or '.join(m.levels)}", flush=True)
+    chosen = [m for m in chosen if m not in skipped]
     wrong = []
     with tempfile.TemporaryDirectory(prefix="ds4-mutation-") as tmp, ThreadPoolExecutor(args.jobs) as pool:
         folder = Path(tmp)
