@@ -1,7 +1,7 @@
 // The table through which the graph reaches a device. One table per backend; a backend holds no globals.
 //
 // Operations are enqueued and may run later; a failure is sticky on the queue and reported by queue_wait.
-// The CPU's scalar code is the definition of every operation.
+// What the CPU backend computes is the definition of every operation.
 #pragma once
 
 #include "backend/kernel_args.h"
