@@ -1,4 +1,4 @@
-// Matrix products of the CPU backend: each row of the weight is decoded once and meets every token of the chunk.
+// Matrix products of the CPU backend: those in panels, and which of both kinds a product is.
 #include <algorithm>
 #include <cstring>
 
