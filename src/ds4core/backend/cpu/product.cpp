@@ -23,6 +23,9 @@ uint8_t *room(std::vector<uint8_t> &v, size_t bytes) {
     return v.data() + (64 - reinterpret_cast<uintptr_t>(v.data()) % 64) % 64;
 }
 
+// Up to so many tokens a weight is loaded and unpacked for hardly more work than that.
+constexpr size_t kFewTokens = 8;
+
 size_t last_token(const TokenBlocks &blocks) {
     size_t end = 0;
     for (const TokenBlocks::Block &b : blocks.list()) end = std::max(end, b.first + b.count);
@@ -92,25 +95,45 @@ PackedTokens PackedTokens::gather(ds4_queue *q, uint32_t type, const TokenBlocks
 
 void PackedTokens::multiply(ds4_queue *q, ProductWork &work, const ds4_weight &w, uint32_t m, size_t row, size_t n_rows,
                             size_t first, size_t n, float *sums, const uint8_t *ahead) const {
+    if (n < kFewTokens && n_rows > kPanelRows) {
+        // Little work a weight: one panel after the other, so that their rows are asked for in small portions.
+        for (size_t r = 0; r < n_rows; r += kPanelRows) {
+            const size_t next = r + kPanelRows;
+            multiply(q, work, w, m, row + r, std::min(kPanelRows, n_rows - r), first, n, sums + r * n,
+                     next < n_rows ? weight_row(w, m, static_cast<uint32_t>(row + next)) : ahead);
+        }
+        return;
+    }
     const PanelFormat &f = q->panels->formats[type_];
-    const size_t block = q->panels->block, n_panels = (n_rows + kPanelRows - 1) / kPanelRows;
     const bool of_32 = is_block32(type_);
-    const size_t n_steps = (n_in_ + kStep - 1) / kStep, token_step = of_32 ? 8 * kPackedBlock32 : kPackedBlock256;
-    const size_t step_bytes = w.row_stride / (of_32 ? n_in_ / 32 : n_in_ / kStep) * (of_32 ? 8 : 1);
+    const size_t block = q->panels->block, n_panels = (n_rows + kPanelRows - 1) / kPanelRows;
+    const size_t n_blocks = n_in_ / (of_32 ? 32 : kStep), block_bytes = w.row_stride / n_blocks;
+    const size_t token_bytes = of_32 ? kPackedBlock32 : kPackedBlock256;
+    // Blocks unpacked together. For a few tokens the memory is the bound, and what is asked for ahead has to be spread
+    // evenly between the computations: a burst fills the queues of the core, and then the computation waits.
+    const size_t step = of_32 && n >= kFewTokens ? kStep / 32 : 1;
     const uint8_t *rows[kPanelsAtOnce * kPanelRows];
     for (size_t r = 0; r < n_panels * kPanelRows; r++)
         rows[r] = weight_row(w, m, static_cast<uint32_t>(row + std::min(r, n_rows - 1)));
     memset(sums, 0, n_panels * n * kPanelRows * sizeof(float));
-    const size_t ahead_bytes = ahead ? n_rows * w.row_stride / n_steps : 0;
-    for (size_t s = 0; s < n_steps; s++) {
-        const size_t n_blocks = of_32 ? std::min<size_t>(8, n_in_ / 32 - 8 * s) : 1;
-        fetch(ahead + s * ahead_bytes, ahead_bytes);
-        for (size_t p = 0; p < n_panels; p++) f.unpack(rows + p * kPanelRows, s * step_bytes, n_blocks, work.panels + p);
+    const size_t portions = 2 * n_panels * ((n_blocks + step - 1) / step);
+    const size_t portion = ahead ? (n_rows * w.row_stride + portions - 1) / portions : 0;
+    auto look_ahead = [&] {
+        fetch(ahead, portion);
+        ahead += portion;
+    };
+    for (size_t b = 0; b < n_blocks; b += step) {
+        const size_t here = std::min(step, n_blocks - b);
+        for (size_t p = 0; p < n_panels; p++) {
+            look_ahead();
+            f.unpack(rows + p * kPanelRows, b * block_bytes, here, work.panels + p);
+            look_ahead();
+        }
         for (size_t t = 0; t < n; t += block) {
             const size_t count = std::min(block, n - t);
-            const uint8_t *act = data_ + (first + t) * token_bytes_ + s * token_step * count;
+            const uint8_t *act = data_ + (first + t) * token_bytes_ + b * token_bytes * count;
             for (size_t p = 0; p < n_panels; p++)
-                f.multiply[count - 1](work.panels + p, n_blocks, act, sums + (p * n + t) * kPanelRows);
+                f.multiply[count - 1](work.panels + p, here, act, sums + (p * n + t) * kPanelRows);
         }
     }
 }
