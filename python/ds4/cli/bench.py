@@ -40,7 +40,7 @@ _HELP = """\b
 Examples:
   ds4 bench                                          the tiny model of the package
   ds4 bench -m flash.gguf -t 8
-  ds4 bench -m flash.gguf --tests pp128,pp512,tg32 --reps 5 --activations quantized
+  ds4 bench -m flash.gguf --tests pp128,pp512,tg32 --reps 5
   ds4 bench -m flash.gguf --tests tg32@1024,tg32@16384   decode behind long contexts
   ds4 bench -m flash.gguf --profile --plot parts.svg     where the time goes
   ds4 bench -m flash.gguf --jsonl > runs.jsonl           one line a run, for scripts
