@@ -32,7 +32,7 @@ Floats matmul(const std::string &isa, uint32_t threads, uint32_t type, const Byt
     ds4_queue *queue = nullptr;
     ds4_buffer *buffers[3] = {};
     check(ops->device_open(&device, err.get()), *err);
-    check(ops->queue_create(device, threads, &queue, err.get()), *err);
+    check(ops->queue_create(device, threads, nullptr, &queue, err.get()), *err);
     check(ds4::limit_isa("auto", err.get()), *err);
 
     const auto n = static_cast<uint32_t>(x.shape(0)), width = static_cast<uint32_t>(x.shape(1)), n_in = width / groups;
