@@ -28,6 +28,10 @@ struct alignas(64) Panel {
     };                                  // scales are multiplied into the codes (at most 45)
     int16_t mins[8][kPanelRows][2];     // Q2_K: of columns 32j.. and 32j + 16..; Q4_K: the same value twice
     float d[kPanelRows], dmin[kPanelRows];  // IQ2_XXS: d = 0.125 * the block's scale
+    // Memory that will be needed soon. An unpack of a format that looks ahead asks for it in small portions between its
+    // loads: a burst would fill the queue of outstanding lines, and the loads would wait behind it.
+    const uint8_t *ahead = nullptr;
+    size_t ahead_bytes = 0;
 };
 
 // Activations of T tokens for one step, T <= block. Written by pack_activations, read by multiply.
@@ -53,6 +57,7 @@ struct PanelFormat {
     void (*multiply[kMostTokens])(const Panel *panel, size_t n_blocks, const void *packed, float *sums);
     int32_t bias;
     Quads quads = Quads::kRun;
+    bool looks_ahead = false;  // unpack asks for Panel::ahead
 };
 
 struct PanelKernels {

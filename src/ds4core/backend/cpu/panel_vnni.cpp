@@ -118,11 +118,11 @@ class Iq2Lookup {
 const PanelKernels table = {
     "avx512vnni",
     12,
-    {{unpack_q8_0<128>, DS4_EACH_COUNT(DS4_BLOCKS_32), 128, Quads::kRun},
+    {{unpack_q8_0<128>, DS4_EACH_COUNT(DS4_BLOCKS_32), 128, Quads::kRun, true},
      {unpack_mxfp4, DS4_EACH_COUNT(DS4_BLOCKS_32), kFp4Bias, Quads::kRun},
-     {unpack_q2_k, DS4_EACH_COUNT(DS4_SCALED), 0, Quads::kRun},
+     {unpack_q2_k, DS4_EACH_COUNT(DS4_SCALED), 0, Quads::kRun, true},
      {unpack_q4_k, DS4_EACH_COUNT(DS4_FACTORS_AND_MINS), 0, Quads::kRun},
-     {unpack_iq2_xxs, DS4_EACH_COUNT(DS4_FACTORS), kIq2Bias, Quads::kEighth}}};
+     {unpack_iq2_xxs, DS4_EACH_COUNT(DS4_FACTORS), kIq2Bias, Quads::kEighth, true}}};
 
 }  // namespace
 

@@ -111,23 +111,22 @@ void PackedTokens::multiply(ds4_queue *q, ProductWork &work, const ds4_weight &w
     const size_t token_bytes = of_32 ? kPackedBlock32 : kPackedBlock256;
     // Blocks unpacked together. For a few tokens the memory is the bound, and what is asked for ahead has to be spread
     // evenly between the computations: a burst fills the queues of the core, and then the computation waits.
-    const size_t step = of_32 && n >= kFewTokens ? kStep / 32 : 1;
+    const size_t step = of_32 && (f.looks_ahead || n >= kFewTokens) ? kStep / 32 : 1;
     const uint8_t *rows[kPanelsAtOnce * kPanelRows];
     for (size_t r = 0; r < n_panels * kPanelRows; r++)
         rows[r] = weight_row(w, m, static_cast<uint32_t>(row + std::min(r, n_rows - 1)));
     memset(sums, 0, n_panels * n * kPanelRows * sizeof(float));
     const size_t portions = 2 * n_panels * ((n_blocks + step - 1) / step);
     const size_t portion = ahead ? (n_rows * w.row_stride + portions - 1) / portions : 0;
-    auto look_ahead = [&] {
-        fetch(ahead, portion);
-        ahead += portion;
-    };
     for (size_t b = 0; b < n_blocks; b += step) {
         const size_t here = std::min(step, n_blocks - b);
         for (size_t p = 0; p < n_panels; p++) {
-            look_ahead();
+            work.panels[p].ahead = ahead;
+            work.panels[p].ahead_bytes = 2 * portion;
+            if (!f.looks_ahead) fetch(ahead, portion);
             f.unpack(rows + p * kPanelRows, b * block_bytes, here, work.panels + p);
-            look_ahead();
+            if (!f.looks_ahead) fetch(ahead + portion, portion);
+            ahead += 2 * portion;
         }
         for (size_t t = 0; t < n; t += block) {
             const size_t count = std::min(block, n - t);
