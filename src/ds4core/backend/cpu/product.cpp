@@ -32,9 +32,9 @@ size_t last_token(const TokenBlocks &blocks) {
     return end;
 }
 
-// Asks for a stretch of memory that is needed soon; the L2 cache takes it.
+// Asks for a stretch of memory that is needed soon.
 inline void fetch(const uint8_t *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
 }
 
 }  // namespace
