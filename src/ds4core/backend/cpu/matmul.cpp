@@ -9,6 +9,8 @@ namespace ds4::cpu {
 
 namespace {
 
+constexpr size_t kPieceBytes = 512 << 10;  // of weights, 10 to 20 us of reading
+
 void matmul_panels(ds4_queue *q, const ds4_args_matmul *a) {
     const ds4_weight &w = a->w;
     float *y = ptr(a->y);
@@ -39,7 +41,10 @@ void matmul_panels(ds4_queue *q, const ds4_args_matmul *a) {
                 }
         }
     };
-    q->pool.run(a->groups * units_per_group, static_cast<uint64_t>(w.n_out) * n_in * (n + 1) / 8,
+    // Pieces small enough that no thread waits long for the last one of another.
+    const size_t n_units = a->groups * units_per_group, most = std::max<size_t>(n_units / (8 * q->pool.size()), 1);
+    const size_t grain = std::clamp<size_t>(kPieceBytes / (w.row_stride * unit), 1, most);
+    q->pool.run(n_units, grain, static_cast<uint64_t>(w.n_out) * n_in * (n + 1) / 8,
                 [&](size_t b, size_t e, unsigned thread) {
                     for (; b < e; b++) multiply(b / units_per_group, b % units_per_group * unit, thread);
                 });
