@@ -110,6 +110,8 @@ size_t blocks_of(const Rows &rows, size_t step) { return std::min(kStep, rows.n_
 
 void unpack(const PanelKernels &k, const Rows &rows, const uint8_t *const *first, size_t step, Panel *out) {
     std::memset(static_cast<void *>(out), 0xFF, sizeof *out);  // what is left out shows as NaN or as a large number
+    out->ahead = nullptr;  // the panel's one input
+    out->ahead_bytes = 0;
     k.formats[rows.type].unpack(first, step * (kStep / rows.block) * rows.block_bytes, blocks_of(rows, step), out);
 }
 
