@@ -1,0 +1,36 @@
+"""Stores in fresh directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ds4.kvstore import KVStore
+
+Open = Callable[..., KVStore]
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    return tmp_path / "kv"
+
+
+@pytest.fixture
+def open_store(where: Path) -> Iterator[Open]:
+    """Open a store in the same directory as often as wanted; all are closed in the end."""
+    stores = []
+
+    def make(**options: Any) -> KVStore:
+        stores.append(KVStore(options.pop("directory", where), **options))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Open) -> KVStore:
+    return open_store()
