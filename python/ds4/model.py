@@ -24,6 +24,8 @@ __all__ = ["MemoryPlan", "Model", "Shape", "diagnose"]
 
 DEFAULT_N_CTX = 32_768
 DEFAULT_CHUNK = 512
+DEFAULT_CHECKPOINT_EVERY = 1024
+DEFAULT_CHECKPOINT_BYTES = 256 << 20
 MAX_N_CTX = 1_048_576
 
 _EMBEDDED = "ds4-tiny.gguf"
@@ -108,6 +110,8 @@ class MemoryPlan:
         Exact rows, compressed rows, rows of the indexer, and unfinished groups.
     scratch_bytes : int
         Work space of a chunk.
+    checkpoint_bytes : int
+        Checkpoints, when there are as many as the options allow.
     total_session_bytes : int
         All but the weights.
     """
@@ -118,6 +122,7 @@ class MemoryPlan:
     indexer_bytes: int
     compressor_bytes: int
     scratch_bytes: int
+    checkpoint_bytes: int
     total_session_bytes: int
 
 
@@ -280,6 +285,8 @@ class Model:
         mtp: bool = False,
         affinity: str | Sequence[int] = "none",
         numa: Literal["none", "interleave"] = "none",
+        checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY,
+        checkpoint_bytes: int = DEFAULT_CHECKPOINT_BYTES,
     ) -> Session:
         """Make a session, an empty timeline.
 
@@ -307,6 +314,12 @@ class Model:
         numa : {"none", "interleave"}
             "interleave" spreads the pages of the file and of the session over all memory nodes as they are first
             touched. Pages of the file that are in memory already stay where they are.
+        checkpoint_every : int
+            Positions between automatic checkpoints, to which the session can go back; 0: none. With a longer `chunk`,
+            one a chunk.
+        checkpoint_bytes : int
+            Memory that all checkpoints of the session may take; 0: none at all. When it is full, every second automatic
+            one is dropped, and their distance doubles.
 
         Raises
         ------
@@ -330,6 +343,7 @@ class Model:
         _check_choice("numa", numa, ("none", "interleave"))
         _check_choice("activations", activations, ("float32", "quantized"))
         _check_choice("rows", rows, ("f16", "f32"))
+        _check_checkpoints(checkpoint_every, checkpoint_bytes)
         if mtp and not native.has_mtp():
             raise ValueError("mtp=True, but the model has no MTP block; give its file to Model.open")
         inner = _session.Session(
@@ -343,6 +357,8 @@ class Model:
             bool(mtp),
             places,
             numa == "interleave",
+            checkpoint_every,
+            checkpoint_bytes,
         )
         return Session(self, inner, self._tokenizer)
 
@@ -354,6 +370,8 @@ class Model:
         threads: int | None = None,
         rows: Literal["f16", "f32"] = "f16",
         mtp: bool = False,
+        checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY,
+        checkpoint_bytes: int = DEFAULT_CHECKPOINT_BYTES,
     ) -> MemoryPlan:
         """Return the memory that a session with these settings takes at most, without making one."""
         native = self._open()
@@ -363,7 +381,8 @@ class Model:
         if threads is None:
             threads = _session.default_threads()
         _check_range("threads", threads, 256)
-        plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads)
+        _check_checkpoints(checkpoint_every, checkpoint_bytes)
+        plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads, checkpoint_every, checkpoint_bytes)
         info = native.gguf().info()
         plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
         return MemoryPlan(**plan)
@@ -529,11 +548,16 @@ def diagnose(file: GGUFFile) -> tuple[str, str]:
     return str(shape["name"]), report
 
 
-def _check_range(name: str, value: SupportsIndex, most: int) -> None:
+def _check_range(name: str, value: SupportsIndex, most: int, least: int = 1) -> None:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be int, not {type(value).__name__}")
-    if not 1 <= operator.index(value) <= most:
-        raise ValueError(f"{name} must be in 1..{most}, not {value}")
+    if not least <= operator.index(value) <= most:
+        raise ValueError(f"{name} must be in {least}..{most}, not {value}")
+
+
+def _check_checkpoints(every: int, n_bytes: int) -> None:
+    _check_range("checkpoint_every", every, MAX_N_CTX, 0)
+    _check_range("checkpoint_bytes", n_bytes, (1 << 63) - 1, 0)
 
 
 def _places(affinity: str | Sequence[int]) -> tuple[str, int]:

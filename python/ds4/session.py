@@ -8,32 +8,28 @@ ends, the session stays valid: at worst it stands at the last whole chunk.
 from __future__ import annotations
 
 import operator
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._native import _session
-from .errors import Cancelled, ClosedError, StateError
+from .errors import Cancelled, StateError
 from .importance import Importance
 from .profile import Profile
 from .sampling import Sampler, log_softmax
+from .session_state import SessionState
 from .stops import StopStrings
+from .token_ids import Tokens, as_ids
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
     from .model import Model
     from .tokenizer import Tokenizer
 
 __all__ = ["Finish", "Session", "Step", "TokenLogprob", "Tokens"]
-
-Tokens = Sequence[int] | NDArray[Any]
-"""Token ids: a list or tuple of int, a numpy integer array of one dimension, or an `array`."""
 
 Progress = Callable[[int, int], object]
 """Called with (tokens done, tokens in all) of the running call."""
@@ -83,7 +79,7 @@ class TokenLogprob:
     logprob: float
 
 
-class Session:
+class Session(SessionState):
     """One timeline of tokens over a model. Made by `Model.session`.
 
     The session keeps the weights in memory, also after the model object was closed or dropped. Use it as a context
@@ -91,14 +87,7 @@ class Session:
     """
 
     def __init__(self, model: Model, native: _session.Session, tokenizer: Callable[[], Tokenizer]) -> None:
-        self._model = model
-        self._native: _session.Session | None = native
-        self._tokenizer = tokenizer
-        self._options = native.options()
-        self._n_vocab = native.n_vocab
-        self._pid = os.getpid()
-        # Counts changes of the timeline, so that a generation notices when somebody else moved the session.
-        self._changes = 0
+        super().__init__(model, native, tokenizer)
         # Stops a generation between two tokens, when no native call is running that could be cancelled.
         self._stop = False
         self._importance: Importance | None = None
@@ -109,8 +98,9 @@ class Session:
     def sync(self, tokens: Tokens, *, progress: Progress | None = None) -> int:
         """Bring the session to `tokens` and make the logits of the last one ready.
 
-        When the session holds a prefix of `tokens`, only the rest is computed (nothing, if they are equal); otherwise
-        the session starts again.
+        The session keeps the longest prefix that it can: all it holds, when that is a prefix of `tokens` (nothing is
+        computed if they are equal); else it goes back to the newest checkpoint in the common part, or starts again
+        without one. Results are those of a new session, bit for bit.
 
         Parameters
         ----------
@@ -388,35 +378,6 @@ class Session:
         if native is not None:
             native.cancel()
 
-    # Snapshots
-
-    def snapshot(self) -> bytes:
-        """Return the whole state as one byte string, for `restore` of this session or of one like it."""
-        return self._open().snapshot()
-
-    def restore(self, snapshot: ReadableBuffer) -> None:
-        """Bring back the state of a snapshot; what follows is bit-identical.
-
-        Parameters
-        ----------
-        snapshot : bytes-like
-            From a session of the same model with the same `qat`, `rows`, `activations` and `mtp`, holding at most
-            n_ctx positions.
-
-        Raises
-        ------
-        SnapshotError
-            The snapshot is damaged, or of another model or setting. The session is unchanged.
-        ContextFullError
-            It holds more positions than n_ctx.
-        """
-        native = self._open()
-        data = memoryview(snapshot)
-        if data.ndim != 1 or data.format != "B":
-            data = data.cast("B")
-        self._changes += 1
-        native.restore(data)
-
     # Looking inside
 
     def set_tap(self, tap: Tap | None) -> None:
@@ -523,66 +484,6 @@ class Session:
         """
         return self._open().margins()
 
-    @property
-    def n_ctx(self) -> int:
-        """Positions that the session can hold."""
-        return self._options["n_ctx"]
-
-    @property
-    def n_vocab(self) -> int:
-        """Number of token ids."""
-        return self._n_vocab
-
-    @property
-    def chunk(self) -> int:
-        """Largest number of tokens that are computed together."""
-        return self._options["chunk"]
-
-    @property
-    def threads(self) -> int:
-        """Number of threads that compute."""
-        return self._options["threads"]
-
-    @property
-    def affinity(self) -> str:
-        """Where they run: "none", "auto" or a list of processors."""
-        return self._options["affinity"]
-
-    @property
-    def numa(self) -> str:
-        """How pages are spread over memory nodes: "none" or "interleave"."""
-        return "interleave" if self._options["interleave"] else "none"
-
-    @property
-    def qat(self) -> bool:
-        """Whether the rounding steps of the released model are simulated."""
-        return self._options["qat"]
-
-    @property
-    def rows(self) -> Literal["f16", "f32"]:
-        """Storage format of cache rows."""
-        return "f16" if self._options["rows_f16"] else "f32"
-
-    @property
-    def activations(self) -> Literal["float32", "quantized"]:
-        """How activations meet quantized weights."""
-        return "quantized" if self._options["quantized"] else "float32"
-
-    @property
-    def mtp(self) -> bool:
-        """Whether `mtp_logits` works."""
-        return self._options["with_mtp"]
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory held by caches and scratch, in bytes."""
-        return self._open().n_bytes()
-
-    @property
-    def model(self) -> Model:
-        """The model."""
-        return self._model
-
     # Life
 
     @property
@@ -610,48 +511,5 @@ class Session:
         state = "closed" if native is None else f"{native.pos()} of {self.n_ctx} positions"
         return f"<Session of {self._model.shape.name}: {state}>"
 
-    def _open(self) -> _session.Session:
-        native = self._native
-        if native is None:
-            raise ClosedError("the session is closed")
-        if os.getpid() != self._pid:
-            raise StateError("the session belongs to the parent process; open the model again after a fork")
-        return native
-
     def _ids(self, tokens: int | Tokens) -> NDArray[np.int32]:
         return as_ids(tokens, self._n_vocab)
-
-
-def as_ids(tokens: int | Tokens, n_vocab: int) -> NDArray[np.int32]:
-    """Return token ids as a contiguous int32 array of one dimension, each checked to be in [0, n_vocab).
-
-    Raises
-    ------
-    ValueError
-        There is no token, or an id is out of range; the text names its index.
-    TypeError
-        Something is no integer.
-    """
-    if isinstance(tokens, (bool, str, bytes, bytearray)) or not (
-        hasattr(tokens, "__len__") or isinstance(tokens, (int, np.integer))
-    ):
-        raise TypeError(f"tokens must be a sequence of int, not {type(tokens).__name__}")
-    if isinstance(tokens, (int, np.integer)):
-        tokens = (int(tokens),)
-    found = np.asarray(tokens)
-    if found.ndim != 1:
-        raise TypeError(f"tokens must be one sequence of int, not an array of shape {found.shape}")
-    if found.size == 0:
-        raise ValueError("there are no tokens; at least one is needed")
-    if found.dtype.kind not in "iu":
-        # Also reached by integers too large for any dtype, which are ids out of range.
-        for i, token in enumerate(tokens):
-            if isinstance(token, (bool, np.bool_)) or not isinstance(token, (int, np.integer)):
-                raise TypeError(f"tokens[{i}] must be int, not {type(token).__name__}")
-            if not 0 <= token < n_vocab:
-                raise ValueError(f"tokens[{i}] is {token}, which is not in 0..{n_vocab - 1}")
-        found = np.array([int(token) for token in tokens])
-    bad = np.flatnonzero((found < 0) | (found >= n_vocab))
-    if bad.size:
-        raise ValueError(f"tokens[{bad[0]}] is {found[bad[0]]}, which is not in 0..{n_vocab - 1}")
-    return np.ascontiguousarray(found, dtype=np.int32)

@@ -72,7 +72,13 @@ def test_the_memory_plan_grows_with_the_context(model: ds4.Model) -> None:
         assert weights == file_bytes
     assert model.memory_plan(1000, rows="f32").window_bytes > small.window_bytes
     with model.session(n_ctx=1000, chunk=32) as session:
-        assert session.n_bytes == model.memory_plan(1000, chunk=32).total_session_bytes
+        plan = model.memory_plan(1000, chunk=32)
+        assert session.n_bytes == plan.total_session_bytes - plan.checkpoint_bytes, "no checkpoint yet"
+    without = model.memory_plan(1000, checkpoint_bytes=0)
+    assert without.checkpoint_bytes == 0
+    assert without.total_session_bytes == small.total_session_bytes - small.checkpoint_bytes
+    assert small.checkpoint_bytes < model.memory_plan(1000, checkpoint_every=100).checkpoint_bytes
+    assert model.memory_plan(100_000, checkpoint_bytes=10**6).checkpoint_bytes == 10**6
 
 
 def test_weights_are_checked_with_progress(model: ds4.Model) -> None:

@@ -156,10 +156,8 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t indexer_bytes
         uint64_t compressor_bytes
         uint64_t scratch_bytes
+        uint64_t checkpoint_bytes
         uint64_t total_session_bytes
-
-    void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                          uint32_t n_threads, ds4_memory_plan *out)
 
     ctypedef struct ds4_progress:
         uint64_t done
@@ -191,11 +189,14 @@ cdef extern from "ds4/ds4.h" nogil:
         int32_t with_mtp
         const char *affinity
         int32_t numa
+        uint32_t checkpoint_every
+        uint64_t checkpoint_bytes
 
     uint32_t ds4_default_threads()
     void ds4_session_options_init(ds4_session_options *o)
     ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err)
     void ds4_session_free(ds4_session *s)
+    void ds4_session_memory(const ds4_shape *shape, const ds4_session_options *o, ds4_memory_plan *out)
     ds4_status ds4_session_sync(ds4_session *s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err)
     ds4_status ds4_session_eval(ds4_session *s, const int32_t *tokens, size_t n, float *logits, ds4_error *err)
     ds4_status ds4_session_logits(ds4_session *s, const float **out, ds4_error *err)
@@ -205,6 +206,9 @@ cdef extern from "ds4/ds4.h" nogil:
     uint32_t ds4_session_n_ctx(const ds4_session *s)
     void ds4_session_get_options(const ds4_session *s, ds4_session_options *out)
     uint64_t ds4_session_bytes(const ds4_session *s)
+    ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err)
+    ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, size_t *n, ds4_error *err)
+    ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err)
     ds4_status ds4_session_reset(ds4_session *s, ds4_error *err)
     void ds4_session_cancel(ds4_session *s)
     void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud)

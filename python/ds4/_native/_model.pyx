@@ -3,7 +3,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from ds4._native._capi cimport (
     DS4_MAX_LAYERS,
@@ -23,8 +23,10 @@ from ds4._native._capi cimport (
     ds4_model_options,
     ds4_model_options_init,
     ds4_model_warnings,
+    ds4_session_memory,
+    ds4_session_options,
+    ds4_session_options_init,
     ds4_shape,
-    ds4_shape_memory,
     ds4_status,
 )
 from ds4._native._core cimport Pulse, check, pulse_trampoline
@@ -130,19 +132,29 @@ cdef class Model:
         ds4_model_fingerprint(self.model, <uint8_t *>PyBytes_AsString(out))
         return out
 
-    def memory(self, uint32_t n_ctx, uint32_t chunk, bint rows_f16, bint with_mtp,
-               uint32_t n_threads) -> dict:
+    def memory(self, uint32_t n_ctx, uint32_t chunk, bint rows_f16, bint with_mtp, uint32_t n_threads,
+               uint32_t checkpoint_every, uint64_t checkpoint_bytes) -> dict:
         """Return what a session takes, in bytes."""
         cdef ds4_shape s
         cdef ds4_memory_plan plan
+        cdef ds4_session_options o
         ds4_model_get_shape(self.model, &s)
-        ds4_shape_memory(&s, n_ctx, chunk, rows_f16, with_mtp, n_threads, &plan)
+        ds4_session_options_init(&o)
+        o.n_ctx = n_ctx
+        o.chunk = chunk
+        o.rows_f16 = rows_f16
+        o.with_mtp = with_mtp
+        o.n_threads = n_threads
+        o.checkpoint_every = checkpoint_every
+        o.checkpoint_bytes = checkpoint_bytes
+        ds4_session_memory(&s, &o, &plan)
         return {
             "window_bytes": plan.window_bytes,
             "compressed_bytes": plan.compressed_bytes,
             "indexer_bytes": plan.indexer_bytes,
             "compressor_bytes": plan.compressor_bytes,
             "scratch_bytes": plan.scratch_bytes,
+            "checkpoint_bytes": plan.checkpoint_bytes,
             "total_session_bytes": plan.total_session_bytes,
         }
 

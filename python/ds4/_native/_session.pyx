@@ -12,6 +12,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from libcpp.vector cimport vector
 
 from ds4._native._capi cimport (
     DS4_ACT_FLOAT,
@@ -25,6 +26,8 @@ from ds4._native._capi cimport (
     ds4_sample,
     ds4_sampling,
     ds4_session_bytes,
+    ds4_session_checkpoint,
+    ds4_session_checkpoints,
     ds4_session_create,
     ds4_session_eval,
     ds4_session_fill,
@@ -44,6 +47,7 @@ from ds4._native._capi cimport (
     ds4_session_profile_stop,
     ds4_session_reset,
     ds4_session_restore,
+    ds4_session_rewind,
     ds4_session_set_pulse,
     ds4_session_set_tap,
     ds4_session_snapshot,
@@ -86,7 +90,7 @@ cdef class Session:
 
     def __init__(self, Model model not None, uint32_t n_ctx, chunk=None, threads=None, bint qat=True,
                  bint rows_f16=True, bint quantized=False, bint with_mtp=False,
-                 str affinity not None="none", bint interleave=False):
+                 str affinity not None="none", bint interleave=False, checkpoint_every=None, checkpoint_bytes=None):
         cdef ds4_session_options options
         cdef ds4_error err
         cdef ds4_status status
@@ -110,6 +114,10 @@ cdef class Session:
             raise ValueError("affinity holds a NUL")
         options.affinity = places
         options.numa = DS4_NUMA_INTERLEAVE if interleave else DS4_NUMA_NONE
+        if checkpoint_every is not None:
+            options.checkpoint_every = checkpoint_every
+        if checkpoint_bytes is not None:
+            options.checkpoint_bytes = checkpoint_bytes
         with nogil:
             status = ds4_session_create(model.model, &options, &out, &err)
         check(status, &err)
@@ -234,10 +242,12 @@ cdef class Session:
             "with_mtp": o.with_mtp != 0,
             "affinity": o.affinity.decode(),
             "interleave": o.numa == DS4_NUMA_INTERLEAVE,
+            "checkpoint_every": o.checkpoint_every,
+            "checkpoint_bytes": o.checkpoint_bytes,
         }
 
     def n_bytes(self) -> int:
-        """Return the memory held by caches and scratch, in bytes."""
+        """Return the memory held by caches, scratch and checkpoints, in bytes."""
         return ds4_session_bytes(self.session)
 
     def margins(self) -> tuple:
@@ -246,6 +256,37 @@ cdef class Session:
         self.idle()
         ds4_session_margins(self.session, &indexer, &router)
         return indexer, router
+
+    def checkpoint(self) -> None:
+        """Keep the present position as a place to go back to."""
+        cdef ds4_error err
+        cdef ds4_status status
+        self.enter(None)
+        with nogil:
+            status = ds4_session_checkpoint(self.session, &err)
+        self.leave(status, &err)
+
+    def checkpoints(self) -> list:
+        """Return the positions to go back to, ascending."""
+        cdef ds4_error err
+        cdef size_t i, n = 0
+        cdef vector[uint32_t] places
+        self.idle()
+        check(ds4_session_checkpoints(self.session, NULL, 0, &n, &err), &err)
+        places.resize(n)
+        check(ds4_session_checkpoints(self.session, places.data(), n, &n, &err), &err)
+        return [places[i] for i in range(places.size())]
+
+    def rewind(self, size_t pos) -> int:
+        """Go back to the newest checkpoint at or before `pos`; return its position."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t reached = 0
+        self.enter(None)
+        with nogil:
+            status = ds4_session_rewind(self.session, pos, &reached, &err)
+        self.leave(status, &err)
+        return reached
 
     def reset(self) -> None:
         """Forget everything."""

@@ -112,7 +112,7 @@ def _group_lines(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _memory_lines(memory: dict[str, Any]) -> list[str]:
-    parts = ("window", "compressed", "indexer", "compressor", "scratch")
+    parts = ("window", "compressed", "indexer", "compressor", "scratch", "checkpoint")
     detail = ", ".join(f"{part} {show_size(memory[f'{part}_bytes'])}" for part in parts)
     available = memory["available_bytes"]
     when = "simulated" if memory["simulated"] else "available now"

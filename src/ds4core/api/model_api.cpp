@@ -4,8 +4,6 @@
 
 #include "api/guard.h"
 #include "base/isa.h"
-#include "kv/cache.h"
-#include "model/graph.h"
 #include "model/model.h"
 
 using ds4::fail;
@@ -53,19 +51,6 @@ ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report,
         report[n] = 0;
         return DS4_OK;
     });
-}
-
-void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                      uint32_t n_threads, ds4_memory_plan *out) {
-    if (!out) return;
-    *out = {};
-    if (!shape || shape->n_layer > DS4_MAX_LAYERS) return;
-    ds4::plan_cache(*shape, {n_ctx, chunk, rows_f16 ? 1u : 0u, with_mtp != 0}, out);
-    out->scratch_bytes =
-        ds4::Scratch::bytes(*shape, chunk) + ds4::cpu_backend()->work_bytes(shape, n_ctx, chunk, n_threads);
-    if (with_mtp) out->scratch_bytes += (uint64_t{chunk} + 1) * ds4::stream_bytes(*shape);
-    out->total_session_bytes = out->window_bytes + out->compressed_bytes + out->indexer_bytes + out->compressor_bytes +
-                               out->scratch_bytes;
 }
 
 ds4_status ds4_model_check(const ds4_model *m, ds4_pulse pulse, void *ud, ds4_error *err) {

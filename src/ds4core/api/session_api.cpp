@@ -48,6 +48,17 @@ void ds4_session_options_init(ds4_session_options *o) {
     o->qat = 1;
     o->rows_f16 = 1;
     o->activations = DS4_ACT_QUANTIZED;
+    o->checkpoint_every = 1024;
+    o->checkpoint_bytes = uint64_t{256} << 20;
+}
+
+void ds4_session_memory(const ds4_shape *shape, const ds4_session_options *o, ds4_memory_plan *out) {
+    if (!out) return;
+    *out = {};
+    ds4_session_options options;
+    ds4_session_options_init(&options);
+    if (!shape || shape->n_layer > DS4_MAX_LAYERS || ds4::take_options("", o, &options, nullptr) != DS4_OK) return;
+    ds4::plan_session(*shape, options, out);
 }
 
 ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err) {
@@ -109,10 +120,25 @@ void ds4_session_get_options(const ds4_session *s, ds4_session_options *out) {
 }
 uint64_t ds4_session_bytes(const ds4_session *s) {
     if (!s) return 0;
-    const ds4_session_options &o = s->options;
     ds4_memory_plan plan;
-    ds4_shape_memory(&s->model->shape, o.n_ctx, o.chunk, o.rows_f16, o.with_mtp, o.n_threads, &plan);
-    return plan.total_session_bytes;
+    ds4::plan_session(s->model->shape, s->options, &plan);
+    return plan.total_session_bytes - plan.checkpoint_bytes + s->checkpoints.bytes();
+}
+
+ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err) {
+    return enter(s, "ds4_session_checkpoint", err, [&] { return ds4::checkpoint_session(*s, err); });
+}
+ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, size_t *n, ds4_error *err) {
+    return enter(s, "ds4_session_checkpoints", err, [&] {
+        if (!n || (cap && !out)) return fail(err, DS4_E_ARGUMENT, "ds4_session_checkpoints: out or n is NULL");
+        const std::vector<ds4::Checkpoint> &all = s->checkpoints.all();
+        *n = all.size();
+        for (size_t i = 0; i < std::min(cap, all.size()); i++) out[i] = all[i].pos;
+        return DS4_OK;
+    });
+}
+ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err) {
+    return enter(s, "ds4_session_rewind", err, [&] { return ds4::rewind_session(*s, pos, reached, err); });
 }
 
 void ds4_session_cancel(ds4_session *s) {

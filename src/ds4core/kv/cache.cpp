@@ -104,42 +104,75 @@ void KvCache::restore_states(ds4_queue *q) {
 
 namespace {
 
+using Visit = std::function<void(const Segment &)>;
+
 // Rows of positions [begin, end) of a ring, in order: one stretch, or two where the ring wraps.
-void ring_segments(ds4_ref ring, uint64_t capacity, uint64_t bytes, uint64_t begin, uint64_t end,
-                   const std::function<void(ds4_ref, uint64_t)> &fn) {
+void ring_segments(Segment::Kind kind, ds4_ref ring, uint64_t capacity, uint64_t bytes, uint64_t begin, uint64_t end,
+                   const Visit &fn) {
     for (uint64_t p = begin; p < end;) {
         const uint64_t slot = p % capacity, n = std::min(end - p, capacity - slot);
-        fn(advance(ring, slot * bytes), n * bytes);
+        fn({kind, advance(ring, slot * bytes), n * bytes});
         p += n;
     }
 }
 
+// The positions whose compressor entries a group that is open at `pos` needs: its own, for ratio 4 from the group before.
+uint64_t first_entry(uint32_t pos, uint32_t ratio) {
+    uint64_t begin = uint64_t{pos} / ratio * ratio;
+    if (ratio == 4 && begin) begin -= 4;
+    return begin;
+}
+
 }  // namespace
 
-void KvCache::segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const {
+uint64_t KvCache::most_tail_bytes(const ds4_shape &s, uint32_t row_type, bool with_mtp) {
+    const uint64_t window = (s.window - 1) * cache_row_bytes(row_type, s.head_dim);
+    uint64_t bytes = window * (s.n_layer + (with_mtp ? 1 : 0));
+    for (uint32_t i = 0; i < s.n_layer; i++) {
+        const uint32_t r = s.compress_ratio[i];
+        if (!r) continue;
+        const uint64_t widths = state_width(r, s.head_dim) + (r == 4 ? state_width(r, s.index_dim) : 0);
+        bytes += 2 * (ring_rows(r) - 1) * widths * 4;  // K and S; the entry that would fill the ring closes the group
+    }
+    return bytes;
+}
+
+void KvCache::segments(uint32_t pos, const Visit &fn) const {
     const uint64_t row = cache_row_bytes(sizes_.row_type, shape_.head_dim);
     const uint64_t index_row = cache_row_bytes(sizes_.row_type, shape_.index_dim);
     auto window = [&](const LayerCache &l, uint64_t end) {
         // The next position sees window - 1 rows before its own.
         const uint64_t kept = shape_.window - 1;
-        ring_segments(l.window, l.capacity, row, end > kept ? end - kept : 0, end, fn);
+        ring_segments(Segment::window, l.window, l.capacity, row, end > kept ? end - kept : 0, end, fn);
     };
     auto state = [&](const CompressorState &c, uint32_t ratio) {
-        // The open group, and for ratio 4 the closed one before it.
-        uint64_t begin = uint64_t{pos} / ratio * ratio;
-        if (ratio == 4 && begin) begin -= 4;
-        for (ds4_ref place : {c.k, c.s}) ring_segments(place, c.ring, uint64_t{c.width} * 4, begin, pos, fn);
+        const uint64_t begin = first_entry(pos, ratio);
+        for (ds4_ref place : {c.k, c.s})
+            ring_segments(Segment::state, place, c.ring, uint64_t{c.width} * 4, begin, pos, fn);
     };
     for (const LayerCache &l : layers) {
         window(l, pos);
         if (!l.ratio) continue;
-        if (pos / l.ratio) fn(l.compressed, pos / l.ratio * row);
+        if (pos / l.ratio) fn({Segment::compressed, l.compressed, pos / l.ratio * row});
         state(l.attn, l.ratio);
         if (l.ratio != 4) continue;
-        if (pos / l.ratio) fn(l.index_rows, pos / l.ratio * index_row);
+        if (pos / l.ratio) fn({Segment::index, l.index_rows, pos / l.ratio * index_row});
         state(l.index, l.ratio);
     }
     if (sizes_.with_mtp && pos) window(mtp, pos - 1);  // the last position waits for its next token
+}
+
+void KvCache::rows(uint32_t start, uint32_t stop, const Visit &fn) const {
+    for (const LayerCache &l : layers) {
+        if (!l.ratio) continue;
+        const uint64_t first = start / l.ratio, n = stop / l.ratio - first;
+        auto give = [&](Segment::Kind kind, ds4_ref place, uint64_t dim) {
+            const uint64_t row = cache_row_bytes(sizes_.row_type, dim);
+            if (n) fn({kind, advance(place, first * row), n * row});
+        };
+        give(Segment::compressed, l.compressed, shape_.head_dim);
+        if (l.ratio == 4) give(Segment::index, l.index_rows, shape_.index_dim);
+    }
 }
 
 }  // namespace ds4

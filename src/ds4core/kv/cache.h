@@ -1,6 +1,6 @@
 // The KV cache of a session: window rings, compressed rows and compressor states of every layer, and the MTP block's
-// window. Guarantees: appending a position never moves an older row; the bytes that a snapshot holds are listed in
-// one place (segments) that saving and restoring share.
+// window. Guarantees: appending a position never moves an older row; the bytes of a state are listed in one place
+// (segments) that all saving and restoring shares.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,17 @@ struct CacheSizes {
 
 // Bytes per kind, before anything is allocated; fills the cache fields of `out`.
 void plan_cache(const ds4_shape &s, const CacheSizes &sizes, ds4_memory_plan *out);
+
+// A stretch of memory of a state. Compressed and indexer rows never change once their group is closed; what the
+// other kinds hold is overwritten as the session goes on.
+struct Segment {
+    enum Kind { window, state, compressed, index };
+    Kind kind;
+    ds4_ref place;
+    uint64_t bytes;
+
+    bool lasting() const { return kind == compressed || kind == index; }
+};
 
 class KvCache {
 public:
@@ -39,8 +50,12 @@ public:
     void restore_states(ds4_queue *q);
 
     // Every stretch of memory that holds the state at `pos` positions, in an order that does not depend on the sizes
-    // of the rings. fn(place, bytes).
-    void segments(uint32_t pos, const std::function<void(ds4_ref, uint64_t)> &fn) const;
+    // of the rings.
+    void segments(uint32_t pos, const std::function<void(const Segment &)> &fn) const;
+    // The compressed and indexer rows of the groups that close in positions (start, stop], layer by layer.
+    void rows(uint32_t start, uint32_t stop, const std::function<void(const Segment &)> &fn) const;
+    // The most bytes that the segments which do not last take at any position.
+    static uint64_t most_tail_bytes(const ds4_shape &s, uint32_t row_type, bool with_mtp);
 
 private:
     template <class F> void each_state(F &&fn);

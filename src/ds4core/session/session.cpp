@@ -141,10 +141,14 @@ ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *
     if (n > s.options.n_ctx - s.tokens.size())
         return fail(err, DS4_E_CONTEXT, "%zu token(s) after position %zu do not fit a context of %u", n, s.tokens.size(),
                     s.options.n_ctx);
+    if (s.turn_end && s.turn_end == s.tokens.size()) st = keep_checkpoint(s, Checkpoint::turn, err);
     s.model->ops->margins_reset(s.queue);
     for (size_t i = 0; i < n && st == DS4_OK;) {
-        const uint32_t k = static_cast<uint32_t>(std::min<size_t>(n - i, s.options.chunk));
+        const uint32_t pos = static_cast<uint32_t>(s.tokens.size());
+        const uint32_t end = pos + static_cast<uint32_t>(std::min<size_t>(n - i, s.options.chunk));
+        const uint32_t k = s.checkpoints.chunk_end(pos, end) - pos;
         st = eval_chunk(s, tokens + i, k, logits ? logits + i * s.model->shape.n_vocab : nullptr, i, n, err);
+        if (st == DS4_OK && s.checkpoints.due(pos + k)) st = keep_checkpoint(s, Checkpoint::automatic, err);
         i += k;
     }
     s.margins = s.model->ops->margins(s.queue);
@@ -156,13 +160,14 @@ ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t 
     if (st != DS4_OK) return st;
     if (n > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "a prompt of %zu tokens does not fit a context of %u", n, s.options.n_ctx);
-    size_t kept = s.tokens.size();
-    if (kept > n || !std::equal(s.tokens.begin(), s.tokens.end(), tokens)) {
-        reset_session(s);
-        kept = 0;
-    }
+    const auto leaves = std::mismatch(s.tokens.begin(), s.tokens.end(), tokens, tokens + n).first;
+    size_t kept = 0;
+    st = rewind_session(s, static_cast<size_t>(leaves - s.tokens.begin()), &kept, err);
+    if (st != DS4_OK) return st;
     if (n_kept) *n_kept = kept;
-    return kept == n ? DS4_OK : eval_session(s, tokens + kept, n - kept, nullptr, err);
+    if (kept < n) st = eval_session(s, tokens + kept, n - kept, nullptr, err);
+    if (st == DS4_OK) s.turn_end = n;
+    return st;
 }
 
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err) {
@@ -182,7 +187,11 @@ ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_er
     return m.ops->queue_wait(s.queue, err);
 }
 
-void reset_session(ds4_session &s) { s.tokens.clear(); }
+void reset_session(ds4_session &s) {
+    s.tokens.clear();
+    s.checkpoints.cut(0);
+    s.turn_end = 0;
+}
 
 namespace {
 
@@ -192,7 +201,7 @@ ds4_status check_options(const ds4_model &m, const ds4_session_options &o, ds4_e
         uint32_t value, low, high;
     };
     for (const Range &r : {Range{"n_ctx", o.n_ctx, 1, 1048576}, Range{"chunk", o.chunk, 1, 4096},
-                           Range{"n_threads", o.n_threads, 1, 256}})
+                           Range{"n_threads", o.n_threads, 1, 256}, Range{"checkpoint_every", o.checkpoint_every, 0, 1048576}})
         if (r.value < r.low || r.value > r.high)
             return fail(err, DS4_E_ARGUMENT, "%s is %u, it must be in %u..%u", r.name, r.value, r.low, r.high);
     if (o.activations != DS4_ACT_FLOAT && o.activations != DS4_ACT_QUANTIZED)
@@ -205,6 +214,21 @@ ds4_status check_options(const ds4_model &m, const ds4_session_options &o, ds4_e
 
 }  // namespace
 
+void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out) {
+    *out = {};
+    const uint32_t row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;
+    const bool mtp = o.with_mtp != 0;
+    plan_cache(s, {o.n_ctx, o.chunk, row_type, mtp}, out);
+    out->scratch_bytes = Scratch::bytes(s, o.chunk) + cpu_backend()->work_bytes(&s, o.n_ctx, o.chunk, o.n_threads);
+    if (mtp) out->scratch_bytes += (uint64_t{o.chunk} + 1) * stream_bytes(s);
+    const uint64_t tail = KvCache::most_tail_bytes(s, row_type, mtp) + uint64_t{s.n_vocab} * 4 + (mtp ? stream_bytes(s) : 0);
+    const uint64_t most = Checkpoints::kByHand + Checkpoints::kTurns +
+                          (o.checkpoint_every ? o.n_ctx / o.checkpoint_every : 0);
+    out->checkpoint_bytes = std::min(o.checkpoint_bytes, most * tail);
+    out->total_session_bytes = out->window_bytes + out->compressed_bytes + out->indexer_bytes + out->compressor_bytes +
+                               out->scratch_bytes + out->checkpoint_bytes;
+}
+
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err) {
     ds4_status st = check_options(*m, o, err);
     if (st != DS4_OK) return st;
@@ -215,6 +239,7 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
     Placement placement;
     st = choose_placement(o.affinity, o.numa != DS4_NUMA_NONE, o.n_threads, read_machine(affinity_mask()), &placement, err);
     if (st != DS4_OK) return st;
+    s->checkpoints.configure(o.checkpoint_every, o.checkpoint_bytes);
     s->affinity = o.affinity ? o.affinity : "none";
     s->options.affinity = s->affinity.c_str();
     st = m->ops->queue_create(m->device, o.n_threads, &placement, &s->queue, err);

@@ -10,6 +10,7 @@
 #include "ds4/session.h"
 #include "kv/cache.h"
 #include "model/graph.h"
+#include "session/checkpoints.h"
 #include "session/importance.h"
 
 namespace ds4 {
@@ -37,6 +38,8 @@ struct ds4_session {
     std::vector<int32_t> tokens;
     std::vector<float> logits;  // [n_vocab] of the last position; valid when tokens is not empty
     std::vector<float> next_logits;  // of the chunk that runs, until it is known to be good
+    ds4::Checkpoints checkpoints;
+    size_t turn_end = 0;  // where the last sync ended: worth a checkpoint when the session goes on from there
 
     std::atomic<ds4::Phase> phase{ds4::Phase::idle};
     ds4_pulse pulse = nullptr;
@@ -49,11 +52,16 @@ struct ds4_session {
 
 namespace ds4 {
 
+void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out);
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err);
 ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);
 void reset_session(ds4_session &s);
+
+ds4_status keep_checkpoint(ds4_session &s, Checkpoint::Why why, ds4_error *err);
+ds4_status checkpoint_session(ds4_session &s, ds4_error *err);
+ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error *err);
 
 ds4_status start_importance(ds4_session &s, ds4_error *err);
 void stop_importance(ds4_session &s);

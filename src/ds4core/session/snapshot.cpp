@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <string>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "session/identity.h"
 #include "session/session.h"
 
 namespace ds4 {
@@ -19,9 +19,7 @@ struct Header {
     char magic[8];
     uint32_t version;
     uint32_t n_tokens;
-    uint8_t fingerprint[16];
-    uint32_t n_vocab;
-    uint8_t qat, rows_f16, with_mtp, quantized;
+    Identity made_by;
     uint64_t body_bytes;
     uint64_t body_hash;
     uint64_t head_hash;  // of the fields above
@@ -39,28 +37,8 @@ uint64_t mtp_bytes(const ds4_session &s) {
 uint64_t body_bytes(const ds4_session &s, uint32_t n_tokens) {
     if (!n_tokens) return 0;
     uint64_t n = uint64_t{n_tokens} * 4 + s.logits.size() * 4 + mtp_bytes(s);
-    s.cache.segments(n_tokens, [&](ds4_ref, uint64_t bytes) { n += bytes; });
+    s.cache.segments(n_tokens, [&](const Segment &part) { n += part.bytes; });
     return n;
-}
-
-// The settings that a snapshot and a session do not share, in words.
-std::string differences(const Header &h, const ds4_session &s) {
-    struct Setting {
-        const char *name, *on, *off;
-        bool there, here;
-    };
-    const ds4_session_options &o = s.options;
-    std::string out;
-    for (const Setting &x : {Setting{"qat", "on", "off", h.qat != 0, o.qat != 0},
-                             Setting{"rows", "f16", "f32", h.rows_f16 != 0, o.rows_f16 != 0},
-                             Setting{"mtp", "on", "off", h.with_mtp != 0, s.mtp_streams != nullptr},
-                             Setting{"activations", "quantized", "float32", h.quantized != 0,
-                                     o.activations == DS4_ACT_QUANTIZED}}) {
-        if (x.there == x.here) continue;
-        out += (out.empty() ? "" : "; ") + std::string(x.name) + " is " + (x.there ? x.on : x.off) + " in it and " +
-               (x.here ? x.on : x.off) + " here";
-    }
-    return out;
 }
 
 }  // namespace
@@ -83,9 +61,9 @@ ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_b
         p += n * 4u;
         memcpy(p, s.logits.data(), s.logits.size() * 4);
         p += s.logits.size() * 4;
-        s.cache.segments(n, [&](ds4_ref place, uint64_t bytes) {
-            ops->download(s.queue, p, place, bytes);
-            p += bytes;
+        s.cache.segments(n, [&](const Segment &part) {
+            ops->download(s.queue, p, part.place, part.bytes);
+            p += part.bytes;
         });
         if (mtp_bytes(s)) ops->download(s.queue, p, ref(s.mtp_streams), mtp_bytes(s));
     }
@@ -96,12 +74,7 @@ ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_b
     memcpy(h.magic, kMagic, 8);
     h.version = kVersion;
     h.n_tokens = n;
-    memcpy(h.fingerprint, s.model->fingerprint, 16);
-    h.n_vocab = s.model->shape.n_vocab;
-    h.qat = s.options.qat != 0;
-    h.rows_f16 = s.options.rows_f16 != 0;
-    h.with_mtp = s.mtp_streams != nullptr;
-    h.quantized = s.options.activations == DS4_ACT_QUANTIZED;
+    h.made_by = identity_of(s);
     h.body_bytes = need - sizeof(Header);
     h.body_hash = hash_bytes(start + sizeof(Header), h.body_bytes);
     h.head_hash = head_hash(h);
@@ -121,10 +94,9 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     if (h.version != kVersion)
         return fail(err, DS4_E_SNAPSHOT, "snapshot version %u; this ds4 reads version %u", h.version, kVersion);
     if (h.head_hash != head_hash(h)) return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: the header's checksum differs");
-    if (memcmp(h.fingerprint, s.model->fingerprint, 16) || h.n_vocab != s.model->shape.n_vocab)
-        return fail(err, DS4_E_SNAPSHOT, "the snapshot was made with another model file");
-    const std::string other = differences(h, s);
-    if (!other.empty()) return fail(err, DS4_E_SNAPSHOT, "the snapshot does not fit this session: %s", other.c_str());
+    ds4_status st = check_identity(h.made_by, s, true, "the snapshot", err);
+    if (st != DS4_OK) return st;
+    const uint32_t n_vocab = s.model->shape.n_vocab;
     if (h.n_tokens > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "the snapshot holds %u positions, this session's context is %u", h.n_tokens,
                     s.options.n_ctx);
@@ -136,28 +108,31 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     for (uint32_t i = 0; i < h.n_tokens; i++) {
         int32_t id;
         memcpy(&id, p + 4u * i, 4);
-        if (id < 0 || static_cast<uint32_t>(id) >= h.n_vocab)
+        if (id < 0 || static_cast<uint32_t>(id) >= n_vocab)
             return fail(err, DS4_E_SNAPSHOT, "the snapshot's token %u is %d, outside the vocabulary", i, id);
     }
-    for (uint32_t i = 0; h.n_tokens && i < h.n_vocab; i++) {
+    for (uint32_t i = 0; h.n_tokens && i < n_vocab; i++) {
         float logit;
         memcpy(&logit, p + 4u * h.n_tokens + 4u * i, 4);
         if (!std::isfinite(logit)) return fail(err, DS4_E_SNAPSHOT, "the snapshot's logit %u is not finite", i);
     }
     // All is checked: from here on nothing can fail but the device.
     const ds4_backend_ops *ops = s.model->ops;
+    s.tokens.reserve(h.n_tokens);
+    reset_session(s);
     s.tokens.resize(h.n_tokens);
     if (h.n_tokens) {
         memcpy(s.tokens.data(), p, h.n_tokens * 4u);
         p += h.n_tokens * 4u;
         memcpy(s.logits.data(), p, s.logits.size() * 4);
         p += s.logits.size() * 4;
-        s.cache.segments(h.n_tokens, [&](ds4_ref place, uint64_t bytes) {
-            ops->upload(s.queue, place, p, bytes);
-            p += bytes;
+        s.cache.segments(h.n_tokens, [&](const Segment &part) {
+            ops->upload(s.queue, part.place, p, part.bytes);
+            p += part.bytes;
         });
         if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));
     }
+    s.turn_end = h.n_tokens;
     ops->margins_reset(s.queue);
     s.margins = ops->margins(s.queue);
     return ops->queue_wait(s.queue, err);

@@ -55,17 +55,14 @@ DS4_API void ds4_model_fingerprint(const ds4_model *m, uint8_t out[16]);
  * (one line per difference, empty when it would load) cut at cap bytes; *shape the recognised or nearest shape. */
 DS4_API ds4_status ds4_model_diagnose(const ds4_gguf *g, ds4_shape *shape, char *report, size_t cap, ds4_error *err);
 
-/* Memory that a session of n_ctx positions takes, in bytes. */
+/* Memory that a session takes, in bytes (ds4_session_memory). An upper bound: rows that are never written take no
+ * memory on most systems. */
 typedef struct ds4_memory_plan {
     uint64_t window_bytes, compressed_bytes, indexer_bytes, compressor_bytes;
     uint64_t scratch_bytes;       /* activations of a chunk, and the work space of the operations */
-    uint64_t total_session_bytes; /* all of the line above */
+    uint64_t checkpoint_bytes;    /* of checkpoints, when as many are kept as the options allow */
+    uint64_t total_session_bytes; /* all of the lines above */
 } ds4_memory_plan;
-
-/* rows_f16: 1 when cache rows are stored as F16. chunk: largest prefill chunk. An upper bound: rows that are never
- * written take no memory on most systems. */
-DS4_API void ds4_shape_memory(const ds4_shape *shape, uint32_t n_ctx, uint32_t chunk, int rows_f16, int with_mtp,
-                              uint32_t n_threads, ds4_memory_plan *out);
 
 /* Called between tensors and layers on the calling thread, at most every 50 ms; non-zero stops the work. */
 typedef struct ds4_progress {

@@ -30,6 +30,8 @@ typedef struct ds4_session_options {
                               only while it computes */
     int32_t numa;          /* DS4_NUMA_NONE (default) or DS4_NUMA_INTERLEAVE: pages of the file and of the session that
                               its threads are first to touch go to all memory nodes in turn */
+    uint32_t checkpoint_every; /* positions between automatic checkpoints; 0: none (default 1024) */
+    uint64_t checkpoint_bytes; /* that all checkpoints together may take; 0: none at all (default 256 MiB) */
 } ds4_session_options;
 
 /* One thread a physical core that this process may use (affinity mask), not more than the CPU time that its control
@@ -42,8 +44,14 @@ DS4_API void ds4_session_options_init(ds4_session_options *o);
 DS4_API ds4_status ds4_session_create(ds4_model *m, const ds4_session_options *o, ds4_session **out, ds4_error *err);
 DS4_API void ds4_session_free(ds4_session *s);
 
+/* Memory that a session of these options (affinity and numa aside) takes at most. Options as in ds4_session_create;
+ * zeros in *out when they are of a size that this library does not know. */
+DS4_API void ds4_session_memory(const ds4_shape *shape, const ds4_session_options *o, ds4_memory_plan *out);
+
 /* Bring the session to `tokens` and leave the logits of the last position ready.
- * Keeps what it has when it is a prefix of `tokens` (nothing is computed when they are equal), else starts again.
+ * Keeps the longest prefix it can: all it has when that is a prefix of `tokens` (nothing is computed when they are
+ * equal), else it rewinds to the last checkpoint in the common prefix, else it starts again. What it computes has the
+ * bits of a new session's.
  * tokens, n   ids in [0, n_vocab), n >= 1. *n_kept (may be NULL) receives the number of reused positions.
  * DS4_E_ARGUMENT   an id is out of range or n is 0; DS4_E_CONTEXT  n > n_ctx: the session is unchanged.
  * DS4_E_CANCELLED  the session stands at the last whole chunk. */
@@ -65,7 +73,21 @@ DS4_API size_t ds4_session_pos(const ds4_session *s);            /* number of po
 DS4_API const int32_t *ds4_session_tokens(const ds4_session *s); /* that many ids */
 DS4_API uint32_t ds4_session_n_ctx(const ds4_session *s);
 DS4_API void ds4_session_get_options(const ds4_session *s, ds4_session_options *out);
-DS4_API uint64_t ds4_session_bytes(const ds4_session *s);        /* memory held by caches and scratch */
+DS4_API uint64_t ds4_session_bytes(const ds4_session *s);        /* memory held by caches, scratch and checkpoints */
+/* Checkpoints: positions that the session can go back to. Automatic ones are taken at the multiples of
+ * checkpoint_every at which a chunk can end (chunks are cut there; with a chunk that is longer, at the last multiple in
+ * it), others where a sync ended when the session goes on from there (the newest 8, in at most half of the budget), and
+ * those asked for here (the newest 16). When checkpoint_bytes are full, the distance of the automatic ones is doubled,
+ * then older ends of syncs go, then, for one asked for here, older ones of that kind. Going back forgets all behind.
+ * DS4_E_STATE  an empty session, or one checkpoint alone exceeds checkpoint_bytes; DS4_E_MEMORY. */
+DS4_API ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err);
+/* Positions of the checkpoints, ascending: at most cap of them are written to `out` (which may be NULL when cap is 0),
+ * *n receives their number. */
+DS4_API ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, size_t *n, ds4_error *err);
+/* Go back to the newest checkpoint at or before pos; *reached (may be NULL) receives its position, 0 when there is
+ * none. At the present position nothing happens. DS4_E_ARGUMENT  pos is behind it: the session is unchanged. */
+DS4_API ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err);
+
 /* Forget everything. */
 DS4_API ds4_status ds4_session_reset(ds4_session *s, ds4_error *err);
 

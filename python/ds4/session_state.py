@@ -1,0 +1,190 @@
+"""What a session is made of, and what can be done with its state as a whole: go back, copy, store.
+
+The calls that move a session token by token are in `ds4.session`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from ._native import _session
+from .errors import ClosedError, StateError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from .model import Model
+    from .tokenizer import Tokenizer
+
+__all__ = ["SessionState"]
+
+
+class SessionState:
+    """The part of `ds4.Session` that holds the native session, its options and its state as a whole."""
+
+    def __init__(self, model: Model, native: _session.Session, tokenizer: Callable[[], Tokenizer]) -> None:
+        self._model = model
+        self._native: _session.Session | None = native
+        self._tokenizer = tokenizer
+        self._options = native.options()
+        self._n_vocab = native.n_vocab
+        self._pid = os.getpid()
+        # Counts changes of the timeline, so that a generation notices when somebody else moved the session.
+        self._changes = 0
+
+    # What it is
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions that the session can hold."""
+        return self._options["n_ctx"]
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+        return self._n_vocab
+
+    @property
+    def chunk(self) -> int:
+        """Largest number of tokens that are computed together."""
+        return self._options["chunk"]
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that compute."""
+        return self._options["threads"]
+
+    @property
+    def affinity(self) -> str:
+        """Where they run: "none", "auto" or a list of processors."""
+        return self._options["affinity"]
+
+    @property
+    def numa(self) -> str:
+        """How pages are spread over memory nodes: "none" or "interleave"."""
+        return "interleave" if self._options["interleave"] else "none"
+
+    @property
+    def qat(self) -> bool:
+        """Whether the rounding steps of the released model are simulated."""
+        return self._options["qat"]
+
+    @property
+    def rows(self) -> Literal["f16", "f32"]:
+        """Storage format of cache rows."""
+        return "f16" if self._options["rows_f16"] else "f32"
+
+    @property
+    def activations(self) -> Literal["float32", "quantized"]:
+        """How activations meet quantized weights."""
+        return "quantized" if self._options["quantized"] else "float32"
+
+    @property
+    def mtp(self) -> bool:
+        """Whether `mtp_logits` works."""
+        return self._options["with_mtp"]
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Positions between automatic checkpoints; 0 without them."""
+        return self._options["checkpoint_every"]
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Memory that checkpoints may take, in bytes."""
+        return self._options["checkpoint_bytes"]
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held by caches, scratch and the checkpoints of the moment, in bytes."""
+        return self._open().n_bytes()
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self._model
+
+    # Going back
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Positions that the session can go back to, ascending; besides them position 0 and where it stands."""
+        return self._open().checkpoints()
+
+    def checkpoint(self) -> None:
+        """Keep the present position as a place to go back to.
+
+        The session also takes checkpoints by itself: every `checkpoint_every` positions, and where a `sync` ended when
+        it goes on from there. The newest 16 asked for here are kept, until the session goes back behind them.
+
+        Raises
+        ------
+        StateError
+            Nothing was evaluated yet, or one checkpoint is larger than `checkpoint_bytes`.
+        """
+        self._open().checkpoint()
+
+    def rewind(self, pos: int) -> int:
+        """Go back to the newest checkpoint at or before `pos`; what follows is bit-identical.
+
+        Parameters
+        ----------
+        pos : int
+            0 to the present position, at which nothing happens.
+
+        Returns
+        -------
+        int
+            Where the session stands now: 0, which is empty, when there is no checkpoint.
+
+        Raises
+        ------
+        ValueError
+            The session does not hold that many positions. It is unchanged.
+        """
+        native = self._open()
+        pos = operator.index(pos)
+        if not 0 <= pos <= native.pos():
+            raise ValueError(f"pos must be in 0..{native.pos()}, not {pos}")
+        self._changes += 1
+        return native.rewind(pos)
+
+    # Snapshots
+
+    def snapshot(self) -> bytes:
+        """Return the whole state as one byte string, for `restore` of this session or of one like it."""
+        return self._open().snapshot()
+
+    def restore(self, snapshot: ReadableBuffer) -> None:
+        """Bring back the state of a snapshot; what follows is bit-identical.
+
+        Parameters
+        ----------
+        snapshot : bytes-like
+            From a session of the same model with the same `qat`, `rows`, `activations` and `mtp`, holding at most
+            n_ctx positions.
+
+        Raises
+        ------
+        SnapshotError
+            The snapshot is damaged, or of another model or setting. The session is unchanged.
+        ContextFullError
+            It holds more positions than n_ctx.
+        """
+        native = self._open()
+        data = memoryview(snapshot)
+        if data.ndim != 1 or data.format != "B":
+            data = data.cast("B")
+        self._changes += 1
+        native.restore(data)
+
+    def _open(self) -> _session.Session:
+        native = self._native
+        if native is None:
+            raise ClosedError("the session is closed")
+        if os.getpid() != self._pid:
+            raise StateError("the session belongs to the parent process; open the model again after a fork")
+        return native
