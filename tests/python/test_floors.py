@@ -22,7 +22,7 @@ TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
 ENGINE = ["plotting", "library", "gguf", "gguf_experts", "file_range", "gguf_partial", "gguf_writer"]
 ENGINE += ["sampling", "importance", "profile", "token_ids", "session_state", "session", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
-TOOLS = {"imatrix", "kvstore"}  # files that more than one program reads
+TOOLS = {"grammar", "imatrix", "kvstore"}  # files that more than one program reads
 PROGRAMS = {"server", "bench", "eval", "quantize", "score"}
 TOP = {"cli", "agent"}
 
