@@ -42,7 +42,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One checked message; `index` is its place in the list it came from (-1: added by the renderer)."""
+    """One checked message; `index` is its place in the list it came from (-1: added by the renderer).
+
+    `block` is the exact text of the calls, when it is to stand in place of `tool_calls`.
+    """
 
     role: str
     content: str
@@ -54,6 +57,7 @@ class Message:
     response_format: str | None = None
     task: str | None = None
     wo_eos: bool = False
+    block: str | None = None
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:

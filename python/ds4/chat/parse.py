@@ -93,9 +93,9 @@ class CompletionParser:
 
     @property
     def phase(self) -> str:
-        """What is being written: "reasoning", "content", or in a block "structure", "string" or "json".
+        """What is being written: "reasoning", "content", or in a block "structure", "string", "json", "json string".
 
-        Structure is best sampled greedily, bodies of strings with the settings of the request.
+        Structure and JSON are best sampled greedily, bodies of strings (of JSON, too) with the settings of the request.
         """
         if self._block is not None and not self._reasoning:
             return self._block.phase

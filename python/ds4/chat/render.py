@@ -68,6 +68,14 @@ class Prompt:
         """The whole prompt as one string, as the published encoder writes it."""
         return "".join(part.text for part in self.parts)
 
+    def key(self) -> bytes:
+        """Return bytes that tell prompts apart: the text in UTF-8, with a byte 0xFF before each special token.
+
+        That byte occurs in no UTF-8, so a text that only quotes a special token has another key. Of two prompts, one
+        goes on where the other ends exactly if its key begins with the other's.
+        """
+        return b"".join(b"\xff" * isinstance(part, Special) + part.text.encode() for part in self.parts)
+
     def encode(self, tokenizer: Encoder) -> list[int]:
         """Return the token ids of the prompt.
 
@@ -93,6 +101,7 @@ def render(
     effort: str | None = None,
     drop_thinking: bool = True,
     response_format: Any = None,
+    blocks: Mapping[int, str] | None = None,
     renderer: str = "v4",
 ) -> Prompt:
     """Render a conversation, up to the point where the model writes next.
@@ -113,6 +122,10 @@ def render(
         any tools are declared, whatever this says.
     response_format : JSON value, optional
         Schema of the wanted reply; placed like `tools`.
+    blocks : mapping of int to str, optional
+        Index of an assistant message -> the text of its block of calls as the model once wrote it, with everything
+        between content and end of turn. It stands in place of the rendered calls. Only for text that came from the
+        model: special tokens in it become special tokens.
     renderer : str
         Version of the protocol, a key of `RENDERERS`.
 
@@ -129,7 +142,12 @@ def render(
         raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
     if effort is not None and effort not in EFFORTS:
         raise ValueError(f"unknown effort {effort!r}; known: {', '.join(EFFORTS)} and None")
-    checked = _place_extras(check_messages(messages), check_tools(tools), response_format)
+    checked = check_messages(messages)
+    for i, block in (blocks or {}).items():
+        if not checked[i].tool_calls:
+            raise ValueError(f"blocks[{i}] is given, but messages[{i}] has no tool calls")
+        checked[i] = replace(checked[i], block=block)
+    checked = _place_extras(checked, check_tools(tools), response_format)
     return RENDERERS[renderer](checked, mode == "thinking", effort, drop_thinking)
 
 
@@ -205,7 +223,11 @@ class _Builder:
 
     def fixed(self, name: str) -> None:
         """Add one of the fixed texts, whose own mentions of special tokens are special tokens."""
-        for i, piece in enumerate(protocol.split_specials(protocol.texts()[name])):
+        self.written(protocol.texts()[name])
+
+    def written(self, text: str) -> None:
+        """Add text in which the marks of reasoning and calls are special tokens."""
+        for i, piece in enumerate(protocol.split_specials(text)):
             (self.special if i % 2 else self.text)(piece)
 
     def tag(self, name: str, *, closing: bool = False, attributes: str = "") -> None:
@@ -348,7 +370,9 @@ def _assistant(out: _Builder, message: Message, reasons: bool) -> None:
         out.text(message.reasoning)
         out.special(protocol.END_THINK)
     out.text(message.content)
-    if message.tool_calls:
+    if message.block is not None:
+        out.written(message.block)
+    elif message.tool_calls:
         _tool_calls(out, message.tool_calls)
     if not message.wo_eos:
         out.special(protocol.EOS)

@@ -83,14 +83,22 @@ class ToolBlock:
         self._call: _Call | None = None
         self._key = ""
         self._value: list[str] = []
+        self._in_json_string = self._json_escape = False
         self._closers: tuple[str, ...] = ()
         if tag.kind == "invoke":
             self._open_call(tag)
 
     @property
     def phase(self) -> str:
-        """What the model is writing: "structure", "string" or "json"."""
-        return {_Place.STRING: "string", _Place.JSON: "json"}.get(self._place, "structure")
+        """What the model is writing: "structure", "string", "json", or "json string" inside a string of JSON.
+
+        What may be the beginning of a closing tag counts as structure from its second character on.
+        """
+        if self._place not in (_Place.STRING, _Place.JSON) or self._buf[:2] == "</":
+            return "structure"
+        if self._place is _Place.STRING:
+            return "string"
+        return "json string" if self._in_json_string else "json"
 
     @property
     def next_index(self) -> int:
@@ -288,6 +296,7 @@ class ToolBlock:
             self._begin_string(call)
         else:
             self._place = _Place.JSON
+            self._in_json_string = self._json_escape = False
 
     def _begin_string(self, call: _Call) -> None:
         self._place = _Place.STRING
@@ -299,7 +308,18 @@ class ToolBlock:
         if self._place is _Place.STRING and self._call is not None:
             raw = unescape_value(raw)
             self._arguments(self._call, string_body(raw))
+        else:
+            self._follow_json(raw)
         self._value.append(raw)
+
+    def _follow_json(self, raw: str) -> None:
+        for char in raw:
+            if self._json_escape:
+                self._json_escape = False
+            elif char == '"':
+                self._in_json_string = not self._in_json_string
+            elif char == "\\":
+                self._json_escape = self._in_json_string
 
     def _end_value(self) -> None:
         call = self._call

@@ -1,0 +1,215 @@
+"""The engine that answers with a model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from ...model import Model
+from ...session import Session
+from ..contract import Done, Event, ModelInfo, Request, RequestError, Started
+from .job import Job
+from .pool import Pool
+from .prompts import Prepared, Preparer
+from .settings import Settings
+from .statistics import Statistics
+from .worker import Worker
+
+
+class LocalGeneration:
+    """The answer to one request; see `ds4.server.contract.Generation`."""
+
+    def __init__(self, prepared: Prepared, engine: LocalEngine) -> None:
+        self._prepared = prepared
+        self._engine = engine
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._n_done = 0
+        self._info: Started | None = None
+        self._loop = asyncio.get_running_loop()
+        self._job = Job(prepared, engine.preparer, engine.counters, self._emit)
+
+    @property
+    def request(self) -> Request:
+        """What is answered."""
+        return self._prepared.request
+
+    @property
+    def info(self) -> Started | None:
+        """Size of the prompt and how much of it was cached; None until `Started` was read."""
+        return self._info
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._prepared.tokens)
+
+    @property
+    def job(self) -> Job:
+        """The work behind it."""
+        return self._job
+
+    def _emit(self, events: list[Event]) -> None:
+        """Take events, in the thread of the worker."""
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, events)
+        except RuntimeError:  # the loop is closed: nobody reads any more
+            self._job.cancelled = True
+
+    def _deliver(self, events: list[Event]) -> None:
+        self._events.extend(events)
+        self._arrived.set()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._n_done >= self._prepared.request.n:
+            raise StopAsyncIteration
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        event = self._events.popleft()
+        if isinstance(event, Done):
+            self._n_done += 1
+        elif isinstance(event, Started):
+            self._info = event
+        return event
+
+    async def cancel(self) -> None:
+        """End the work; choices that are not over end as "cancelled"."""
+        self._engine.cancel(self._job)
+
+
+class LocalEngine:
+    """Answers requests with a model in this process; see `ds4.server.contract.Engine`.
+
+    Use it as an asynchronous context manager, or call `start` and `close`.
+
+    Parameters
+    ----------
+    model : Model
+    settings : Settings, optional
+
+    Examples
+    --------
+    >>> async with LocalEngine(model, Settings(n_ctx=8192)) as engine:
+    ...     async for event in await engine.open(request):
+    ...         print(event)
+    """
+
+    def __init__(self, model: Model, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.counters = Statistics()
+        self.preparer = Preparer(model.tokenizer, self.settings)
+        self._model = model
+        self._pool = Pool(self._session, self._most_sessions())
+        self._worker = Worker(self._pool, self.settings, self.counters)
+        self._preparers = ThreadPoolExecutor(2, thread_name_prefix="ds4-prepare")
+        self._created = int(time.time())
+        self._closing = False
+        self._started = False
+
+    def _session(self) -> Session:
+        return self._model.session(n_ctx=self.settings.n_ctx, **self.settings.session)
+
+    def _most_sessions(self) -> int:
+        most = max(self.settings.keep_sessions, 1)
+        if self.settings.memory_bytes is None:
+            return most
+        known = {
+            name: self.settings.session[name]
+            for name in ("chunk", "threads", "rows", "mtp")
+            if name in self.settings.session
+        }
+        one = self._model.memory_plan(self.settings.n_ctx, **known).total_session_bytes
+        if one > self.settings.memory_bytes:
+            raise ValueError(
+                f"a session of {self.settings.n_ctx} tokens takes {one} bytes, but memory_bytes is "
+                f"{self.settings.memory_bytes}; give more memory or a smaller n_ctx"
+            )
+        return min(most, self.settings.memory_bytes // one)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model served."""
+        shape = self._model.shape.name
+        settings = self.settings
+        most = min(settings.max_tokens, settings.n_ctx)
+        return ModelInfo(settings.model_id or shape, settings.n_ctx, most, shape, self._created)
+
+    async def start(self) -> None:
+        """Start the worker."""
+        self._started = True
+        self._worker.start()
+
+    async def open(self, request: Request) -> LocalGeneration:
+        """Take a request.
+
+        Raises
+        ------
+        RequestError
+            It cannot be answered; `Overloaded` if only now.
+        """
+        self.counters.count("requests_total", request.dialect)
+        try:
+            self._refuse_when_closing()
+            self._worker.check_room()
+            prepared = await asyncio.get_running_loop().run_in_executor(self._preparers, self.preparer.prepare, request)
+            self._refuse_when_closing()
+            generation = LocalGeneration(prepared, self)
+            self._worker.submit(generation.job)
+        except RequestError as error:
+            self.counters.count("refused_total", error.code or str(error.status))
+            raise
+        return generation
+
+    def _refuse_when_closing(self) -> None:
+        if self._closing or not self._started:
+            raise RequestError("the server is shutting down", status=503, type="server_error", code="shutting_down")
+
+    async def count(self, request: Request) -> int:
+        """Return the number of tokens of a request's prompt.
+
+        Raises
+        ------
+        RequestError
+            It cannot be rendered.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, self.preparer.count, request)
+
+    def cancel(self, job: Job) -> None:
+        """End a job."""
+        self._worker.cancel(job)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counters (see `Statistics`) and levels: waiting, active, sessions, session_bytes."""
+        return {**self.counters.snapshot(), **self._worker.levels()}
+
+    async def close(self, *, drain: float | None = None) -> None:
+        """Refuse new requests, let those that run go on for `drain` seconds (None: to their end), stop."""
+        self._closing = True
+        if not self._started:
+            return
+        loop = asyncio.get_running_loop()
+        self._worker.stop(drain=True)
+        ended = loop.run_in_executor(None, self._worker.join)
+        if drain is not None:
+            await asyncio.wait([ended], timeout=drain)
+            self._worker.stop(drain=False)
+        await ended
+        self._preparers.shutdown(wait=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(drain=0.0)

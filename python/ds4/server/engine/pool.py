@@ -1,0 +1,176 @@
+"""The live sessions, and which of them a prompt goes on from."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...session import Session
+
+
+class Slot:
+    """A session and what is known of it.
+
+    Attributes
+    ----------
+    tokens : array of int
+        Tokens that the session holds.
+    owner : object or None
+        The job that works in it.
+    used : int
+        When it was used last; greater is later.
+    turn : int
+        Position where the last prompt ended: what is behind belongs to one answer.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.tokens: array[int] = array("i")
+        self.owner: object | None = None
+        self.used = 0
+        self.turn = 0
+
+    def reachable(self, common: int) -> int:
+        """Return the farthest position, at most `common`, where the session can go on without computing."""
+        pos = len(self.tokens)
+        if common >= pos:
+            return pos
+        return max((at for at in getattr(self.session, "checkpoints", ()) if at <= common), default=0)
+
+    def look(self) -> None:
+        """Read from the session what it holds, after a call that was broken off."""
+        self.tokens = array("i", self.session.tokens)
+
+
+def common_prefix(a: array[int], b: array[int]) -> int:
+    """Return how many tokens two lists share at their beginning."""
+    n = min(len(a), len(b))
+    if not n:
+        return 0
+    different = np.flatnonzero(np.frombuffer(a, np.int32, n) != np.frombuffer(b, np.int32, n))
+    return int(different[0]) if different.size else n
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a prompt is worked on.
+
+    Parameters
+    ----------
+    slot : Slot
+    kept : int
+        Tokens that need not be computed.
+    source : {"live", "rewind", "fork", "store", "cold"}
+    why : str
+        In words, for people.
+    common : int
+        Tokens that the prompt shares with the nearest live session.
+    """
+
+    slot: Slot
+    kept: int
+    source: str
+    why: str
+    common: int
+
+
+class Pool:
+    """Sessions of one model.
+
+    Parameters
+    ----------
+    make : callable
+        Makes a session.
+    most : int
+        Sessions that may be alive.
+    """
+
+    def __init__(self, make: Callable[[], Session], most: int) -> None:
+        self._make = make
+        self._most = most
+        self._clock = 0
+        self.slots: list[Slot] = []
+
+    def take(self, tokens: array[int], owner: object) -> Placement | None:
+        """Give a prompt the session that has most of it; None if all sessions are busy.
+
+        Which session it is has no influence on what is computed.
+        """
+        idle = [slot for slot in self.slots if slot.owner is None]
+        if not idle and len(self.slots) >= self._most:
+            return None
+        placement = self._placed(idle, tokens)
+        placement.slot.owner = owner
+        self._clock += 1
+        placement.slot.used = self._clock
+        return placement
+
+    def _placed(self, idle: list[Slot], tokens: array[int]) -> Placement:
+        best: Slot | None = None
+        most = shared = 0
+        for slot in self.slots:
+            common = common_prefix(slot.tokens, tokens)
+            kept = slot.reachable(common)
+            shared = max(shared, common)
+            # Of equals an idle one, and of those the one used last.
+            if kept and (best is None or (kept, slot in idle, slot.used) > (most, best in idle, best.used)):
+                best, most = slot, kept
+        if best is None:
+            return Placement(self._unused(idle), 0, "cold", self._why_cold(shared), shared)
+        common = common_prefix(best.tokens, tokens)
+        if best in idle and most == len(best.tokens):
+            return Placement(best, most, "live", "live: a session holds the beginning of the prompt", common)
+        # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
+        # that left earlier may be one of two, so both are kept if there is a session to spare.
+        spare = [slot for slot in idle if slot is not best]
+        if best in idle and (most >= best.turn - 1 or not (spare or len(self.slots) < self._most)):
+            return Placement(best, most, "rewind", _rewound(best, most, common), common)
+        return self._forked(best, spare, most, common)
+
+    def _forked(self, source: Slot, spare: list[Slot], kept: int, common: int) -> Placement:
+        target = self._unused(spare)
+        target.session.close()
+        target.session = source.session.fork()  # type: ignore[attr-defined]
+        target.tokens, target.turn = source.tokens[:], source.turn
+        why = f"fork: the prompt leaves another session's {len(source.tokens)} tokens after {common}"
+        return Placement(target, kept, "fork", f"{why}; a copy of it went back to {kept}", common)
+
+    def _unused(self, idle: list[Slot]) -> Slot:
+        """Return a session to overwrite: an empty one, a new one, or the one that was not used for longest."""
+        empty = [slot for slot in idle if not slot.tokens]
+        if empty:
+            return empty[0]
+        if len(self.slots) < self._most:
+            slot = Slot(self._make())
+            self.slots.append(slot)
+            return slot
+        return min(idle, key=lambda slot: slot.used)
+
+    def _why_cold(self, shared: int) -> str:
+        if all(not slot.tokens for slot in self.slots):
+            return "cold: no session holds anything yet"
+        if shared == 0:
+            return "cold: no session begins like the prompt"
+        return f"cold: a session shares {shared} tokens with the prompt, but cannot go back there"
+
+    def free(self, slot: Slot) -> None:
+        """Take a session back from its owner."""
+        slot.owner = None
+
+    def drop(self, slot: Slot) -> None:
+        """Close a session whose state cannot be trusted."""
+        self.slots.remove(slot)
+        slot.session.close()
+
+    def close(self) -> None:
+        """Close all sessions."""
+        while self.slots:
+            self.slots.pop().session.close()
+
+
+def _rewound(slot: Slot, kept: int, common: int) -> str:
+    n = len(slot.tokens)
+    return f"rewind: the prompt leaves the session's {n} tokens after {common}; the session went back to {kept}"
