@@ -24,7 +24,7 @@ Kind = Literal["json", "calls"]
 MAX_DIGITS = 100
 """Most digits of a number in front of its exponent, which itself has two at most: the value stays below 1e200."""
 
-_SENTINEL = PARAMETER_CLOSE[1:].encode()  # without the `<`, so that its escaped form is no way in either
+_SENTINEL = PARAMETER_CLOSE.encode()
 _TAG = re.compile(rb'(?:parameter name="([^"]*)" string="(true|false)"|invoke(?: name="[^"]*")?|parameter|tool_calls)>')
 _NAME = b'parameter name="%s"'
 

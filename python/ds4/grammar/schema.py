@@ -61,8 +61,25 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _NUMBERS = ("minimum", "maximum", "multipleOf")
 _TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 
-# `format` is an annotation unless a reader says otherwise; llguidance enforces these, the others are dropped.
-_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+# `format` is an annotation unless a reader says otherwise. These are enforced by llguidance, and the stricter ones
+# below by patterns: no 30th of February, no second 60, no address longer than mail allows. All others are dropped.
+_FORMATS = {"duration", "hostname", "ipv4", "ipv6", "uri"}
+
+_LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = (
+    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
+)
+_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,15}"
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+_PATTERNS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "email": rf"{_ATOM}(?:\.{_ATOM}){{0,3}}@{_LABEL}(?:\.{_LABEL}){{1,3}}",
+}
 
 # Control characters that have an escape of one letter; the others are never written (see `grammar.JSON_OPTIONS`).
 _SHORT_ESCAPES = frozenset("\n\r\t\b\f")
@@ -449,6 +466,10 @@ def _modern(schema: Mapping[str, Any]) -> Mapping[str, Any]:
             exclusive = changed.pop(key)
             if exclusive and limit in changed:
                 changed[key] = changed.pop(limit)
+    known = _PATTERNS.get(changed["format"]) if isinstance(changed.get("format"), str) else None
+    if known is not None and "pattern" not in changed:
+        changed["pattern"] = f"^(?:{known})$"
+        del changed["format"]
     if "multipleOf" in changed:
         for limit, key, end in (("minimum", "exclusiveMinimum", -1), ("maximum", "exclusiveMaximum", 1)):
             if limit not in changed and key not in changed:
@@ -463,6 +484,6 @@ def _says_nothing(key: str, value: JSON) -> bool:
     return (
         (key == "uniqueItems" and value is False)
         or (key in ("unevaluatedProperties", "unevaluatedItems", "propertyNames") and value in (True, {}))
-        or (key == "format" and isinstance(value, str) and value not in _FORMATS)
+        or (key == "format" and isinstance(value, str) and value not in _FORMATS and value not in _PATTERNS)
         or (key in ("minLength", "minItems", "minProperties") and value == 0)
     )

@@ -20,21 +20,8 @@ CLOSE = r"<\/"
 ANY = rf"/(?s:.*){CLOSE}/"
 """Any text."""
 
-_LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
-_DATE = (
-    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
-)
-_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-_FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
-    "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-}
 
-
-def parameter_forms(schema: Schema, part: Any, depth: int = 0) -> tuple[list[str], bool]:
+def parameter_forms(schema: Schema, part: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
     """Tell how the values of a schema are written as a parameter.
 
     Returns
@@ -42,40 +29,44 @@ def parameter_forms(schema: Schema, part: Any, depth: int = 0) -> tuple[list[str
     raw : list of str
         Regular expressions (of llguidance) for the raw characters of a string and the `</` behind it; none if no value
         is a string, or if the schema says more about its strings than can be said in this form.
-    json : bool
-        Whether values may also be written as JSON: some are no strings, or there is no raw form.
+    json : list
+        Schemas of the values that are written as JSON, because they are no strings or because there is no raw form.
     """
     resolved = schema.resolve(part)
     if resolved is True or resolved == {}:
-        return [ANY], True
+        return [ANY], [part]
     if not isinstance(resolved, dict) or set(resolved) & {"allOf", "not", "if", "$ref", "contentEncoding"}:
-        return [], True
+        return [], [part]
     branches = [key for key in ("anyOf", "oneOf") if key in resolved]
     if branches:
-        alone = set(resolved) - {"$defs", "definitions"} == set(branches) and len(branches) == 1
-        return _branches(schema, resolved[branches[0]], branches[0], depth) if alone and depth < 8 else ([], True)
+        alone = set(resolved) - {"$defs", "definitions"} == set(branches)
+        # Whether the branches of `oneOf` exclude each other is llguidance's to say.
+        if branches != ["anyOf"] or not alone or depth >= 8:
+            return [], [part]
+        return _branches(schema, resolved["anyOf"], depth)
     kinds = resolved.get("type")
     kinds = {kinds} if isinstance(kinds, str) else None if kinds is None else set(kinds)
     if kinds is not None and "string" not in kinds:
-        return [], True
-    if "enum" in resolved or "const" in resolved:
-        values = resolved["enum"] if "enum" in resolved else [resolved["const"]]
-        others = kinds != {"string"} and any(not isinstance(value, str) for value in values)
-    else:
-        others = kinds != {"string"}
+        return [], [part]
     raw = _raw_string(resolved)
-    return ([raw], others) if raw is not None else ([], True)
+    if raw is None:
+        return [], [part]
+    if kinds == {"string"}:
+        return [raw], []
+    if "enum" not in resolved and "const" not in resolved:
+        return [raw], [part]
+    values = resolved["enum"] if "enum" in resolved else [resolved["const"]]
+    others = [value for value in values if not isinstance(value, str)]
+    return [raw], [{**resolved, "enum": others}] if others else []
 
 
-def _branches(schema: Schema, parts: list[Any], key: str, depth: int) -> tuple[list[str], bool]:
+def _branches(schema: Schema, parts: list[Any], depth: int) -> tuple[list[str], list[Any]]:
     raw: list[str] = []
-    json = False
-    for part in parts:
-        some, others = parameter_forms(schema, part, depth + 1)
+    json: list[Any] = []
+    for branch in parts:
+        some, others = parameter_forms(schema, branch, depth + 1)
         raw += some
-        json = json or others
-    if key == "oneOf" and len(raw) > 1:
-        return [], True  # whether they exclude each other is llguidance's to say
+        json += others
     return raw, json
 
 
@@ -93,10 +84,7 @@ def _raw_string(schema: dict[str, Any]) -> str | None:
             return None
         parts.append(f"/{pattern}{CLOSE}/")
     if "format" in schema:
-        known = _FORMATS.get(schema["format"])
-        if known is None:
-            return None
-        parts.append(f"/{known}{CLOSE}/")
+        return None
     return " & ".join(parts) if parts else ANY
 
 

@@ -16,8 +16,9 @@ from typing import Any
 from ds4.chat.escaping import escape_name
 from ds4.chat.jsontext import dumps
 from ds4.chat.messages import check_tools
+from ds4.chat.protocol import PARAMETER_CLOSE
 
-from .schema import Schema, check_text
+from .schema import Schema, check_text, where
 from .strings import literal, parameter_forms
 
 MAX_TOOLS = 512
@@ -65,7 +66,7 @@ def tool_calls(
     Returns
     -------
     list of (str, Schema, list)
-        For every tool its name, its schema and the parts that were embedded as JSON, to find the one at fault.
+        For every tool its name, its schema and the schemas of its parameters, to find the one at fault.
     """
     check_tools(tools)
     if not tools:
@@ -115,7 +116,7 @@ def _call(rules: Rules, name: str, parameters: Any) -> tuple[str, Schema, list[A
 
 
 def _parameters(rules: Rules, schema: Schema, root: dict[str, Any]) -> tuple[str, list[Any]]:
-    """Return what stands between the tags of a call, and the parts embedded as JSON."""
+    """Return what stands between the tags of a call, and the schemas of the parameters."""
     properties: dict[str, Any] = dict(root.get("properties", {}))
     required = set(root.get("required", ()))
     rest = root.get("additionalProperties", not properties)
@@ -162,9 +163,14 @@ def _parameter(
     forms = []
     if raw:
         forms.append(f"{opening('true')} ({' | '.join(map(rules.lexeme, raw))})")
-    if json:
-        embedded.append(part)
-        forms.append(f'{opening("false")} {rules.json(schema.alone(part))} "</"')
+    embedded.append(part)
+    for other in json:
+        alone = schema.alone(other)
+        if PARAMETER_CLOSE in dumps(alone):
+            raise ValueError(
+                f"{where(schema.path_of(part))} names the text {PARAMETER_CLOSE!r}, which ends a parameter"
+            )
+        forms.append(f'{opening("false")} {rules.json(alone)} "</"')
     return rules.rule(" | ".join(f'{form} dsml "parameter>\\n"' for form in forms))
 
 

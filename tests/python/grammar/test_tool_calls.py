@@ -234,17 +234,28 @@ def test_text_never_holds_added_tokens(tokenizer: Tokenizer) -> None:
         constraint.accept(token)
 
 
-@pytest.mark.parametrize("escaped", ["</", "&lt;/"])
-def test_a_closing_tag_in_plain_text_does_not_fit_into_a_value(tokenizer: Tokenizer, escaped: str) -> None:
-    """Spelled out without the added token, or escaped: a reader of the text could not tell it from the tag."""
+def test_a_closing_tag_in_plain_text_does_not_fit_into_a_value(tokenizer: Tokenizer) -> None:
+    """Spelled out without the added token: a reader of the text could not tell it from the tag."""
     for name, key, value in (("get_weather", "city", "x"), ("now", "q", "x"), ("now", "q", ["x"])):
         ids = block(tokenizer, (name, {key: value}))
         start = tokenizer.decode(ids).index("x</" if value == "x" else 'x"')
         before = next(n for n in range(len(ids)) if len(tokenizer.decode(ids[:n])) == start)
-        text = f"{escaped}{D}parameter>"
+        text = f"</{D}parameter>"
         constraint, refused = follow(tokenizer, Grammar.tool_calls(TOOLS), ids[:before] + tokenizer.encode(text))
         assert refused is not None and refused.endswith(text[:-1]), (name, refused)
         constraint.accept(tokenizer.encode(" ")[0])  # the value may go on otherwise
+
+
+def test_a_closing_tag_as_a_value_of_an_enum(tokenizer: Tokenizer) -> None:
+    """Escaped, as the renderer writes it, in a string; in JSON there is no such way."""
+    close = f"</{D}parameter>"
+    tools = [tool("f", {"properties": {"tag": {"enum": [close, "other", 7]}}, "required": ["tag"]})]
+    for value in (close, "other", 7):
+        ids = block(tokenizer, ("f", {"tag": value}))
+        assert follow(tokenizer, Grammar.tool_calls(tools), ids)[1] is None
+        assert read(tokenizer.decode_bytes(ids), tools).tool_calls[0].value == {"tag": value}
+    with pytest.raises(ValueError, match=r"schema\.properties\.tag names the text"):
+        Grammar.tool_calls([tool("f", {"properties": {"tag": {"enum": [[close]]}}})])
 
 
 def test_a_parameter_is_not_given_twice(tokenizer: Tokenizer) -> None:
@@ -291,6 +302,11 @@ def test_a_number_beyond_a_double_is_not_written(tokenizer: Tokenizer) -> None:
             r"'a'.*nothing satisfies",
         ),
         ([tool("a", {"properties": {"x" * 300: {}}})], None, r"'a'.*256 characters"),
+        (
+            [tool("a", {"properties": {"x": {"type": "string", "minLength": 3, "maxLength": 2}}})],
+            None,
+            r"'a'.*\.x: .*minL",
+        ),
         ([tool("n" * 300)], None, r"256 characters"),
         ([tool("a", 5)], None, r"'a'.*must be an object"),
         ([tool("a\ud800")], None, r"U\+D800"),
