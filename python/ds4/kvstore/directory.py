@@ -36,6 +36,7 @@ __all__ = ["Directory", "Temporary"]
 _FILE = re.compile(r"([0-9a-f]{64})\.(state|rows)")
 _PIECE = 1 << 24
 _MODE = 0o600
+_MOST_ASIDE = 64
 _SETTLED_NS = 100_000_000  # time stamps of a file system may be some 10 ms coarse
 
 
@@ -273,11 +274,11 @@ class Directory:
         return sorted(out, key=lambda f: (f[2], f[0]))
 
     def trim_quarantine(self, most_bytes: int) -> None:
-        """Delete the oldest files put aside until the others take at most that many bytes."""
+        """Delete the oldest files put aside until the others take at most that many bytes and are not many."""
         files = self.quarantined()
         n_bytes = sum(size for _, size, _ in files)
-        for path, size, _ in files:
-            if n_bytes <= most_bytes:
+        for left, (path, size, _) in zip(range(len(files), 0, -1), files, strict=True):
+            if n_bytes <= most_bytes and left <= _MOST_ASIDE:
                 break
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -220,6 +220,8 @@ def _rows(name: str, facts: Mapping[str, Any], n_bytes: int) -> RowsEntry:
 def _state(name: str, facts: Mapping[str, Any], n_bytes: int) -> Entry:
     if facts["kind"] != "state" or facts["reason"] not in REASONS:
         raise ValueError("kind or reason")
+    if type(facts["rows"]) is not list or type(facts["calls"]) is not list:
+        raise ValueError("rows or calls")
     rows = tuple(RowsRef(_hex64(n), _count(a), _count(b), _count(size)) for n, a, b, size in facts["rows"])
     calls = tuple(facts["calls"])
     if not all(isinstance(c, str) and 0 < len(c.encode("utf-8", "surrogatepass")) <= MAX_CALL_ID for c in calls):
