@@ -60,7 +60,7 @@ def score(entry: Entry, n_bytes: int, *, now: float, superseded: bool, policy: R
     worth = (hits + 1) * entry.n_tokens / max(1, n_bytes)
     if entry.reason != "continued":
         worth *= 2
-    if superseded:
+    if superseded and entry.reason != "cold":
         worth *= 0.05 + 0.45 * hits / (hits + 1)
     return worth
 
@@ -125,7 +125,7 @@ def victims(
     superseded : collection of str
         States that the one to come continues.
     keep : collection of str
-        Rows that are needed although no state here names them yet.
+        Files that stay: the state to come, should there be one of its name, and its rows.
     """
     tried: set[tuple[str, str]] = set()
 
@@ -140,10 +140,10 @@ def victims(
                 yield from offer(name, "rows")
 
     yield from without_use()
-    for entry in [e for e in catalogue.states.values() if not catalogue.complete(e)]:
+    for entry in [e for e in catalogue.states.values() if e.name not in keep and not catalogue.complete(e)]:
         if catalogue.n_bytes > room:
             yield from offer(entry.name, "state")
-    safe = protected(catalogue, budget, now, policy)
+    safe = protected(catalogue, budget, now, policy) | set(keep)
     while catalogue.n_bytes > room:
         candidates = [e for e in catalogue.states.values() if e.name not in safe and (e.name, "state") not in tried]
         if not candidates:

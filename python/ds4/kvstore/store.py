@@ -35,6 +35,9 @@ _log = logging.getLogger("ds4.kvstore")
 DEFAULT_BUDGET = 4096 << 20
 MAX_CHAIN = 32
 _REASONS = get_args(Reason)
+_FULL = "the budget is full of states that are in use or protected"
+
+_Claims = list[tuple[str, str, int]]  # (name, kind, what `Directory.claim` gave) of files that are to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class KVStore:
             with self._mutex, self._directory.locked():
                 self._refresh(force=True)
                 if not self._directory.read_only:
-                    self._make_room(0)
+                    self._make_room(budget_bytes)
         except BaseException:
             self.close()
             raise
@@ -493,7 +496,7 @@ class KVStore:
 
     def _commit(self, staged: Staged) -> Entry:
         entry = staged.entry
-        keep = {r.name for r in entry.rows}
+        keep = {entry.name, *(r.name for r in entry.rows)}
         need = staged.n_bytes + staged.n_bytes // 100
         with self._mutex:
             if need > self._budget:
@@ -503,8 +506,10 @@ class KVStore:
                 raise _NotSavedError(f"{written} bytes were written today, {self._daily} are allowed")
             try:
                 with self._directory.locked():
-                    if not self._make_room(need, staged.superseded, keep, try_only=True):
-                        raise _NotSavedError("the budget is full of states that are in use or protected")
+                    claims, fits = self._claim_room(need, staged.superseded, keep)
+                    _drop(claims)
+                    if not fits:
+                        raise _NotSavedError(_FULL)
             except OSError as error:
                 raise _NotSavedError(str(error)) from error
         made: list[Temporary] = []
@@ -532,17 +537,24 @@ class KVStore:
         new = None if staged.rows is None else staged.rows[0]
         if any(r.name not in self._catalogue.rows for r in entry.rows if new is None or r.name != new.name):
             raise _NotSavedError("rows that the state continues were put aside")
-        if not self._make_room(need, staged.superseded, keep):
-            raise _NotSavedError("the budget is full of states that are in use or protected")
-        added: list[Entry | RowsEntry] = []
-        if new is not None and rows is not None and new.name not in self._catalogue.rows:
-            self._directory.publish(rows, new.name, "rows")
-            self._catalogue.add(new)
-            added.append(new)
-        self._directory.publish(state, entry.name, "state")
-        self._directory.sync()
+        claims, fits = self._claim_room(need, staged.superseded, keep)
+        try:
+            if not fits:
+                raise _NotSavedError(_FULL)
+            added: list[Entry | RowsEntry] = []
+            if new is not None and rows is not None and new.name not in self._catalogue.rows:
+                self._directory.publish(rows, new.name, "rows")
+                self._catalogue.add(new)
+                added.append(new)
+            self._directory.publish(state, entry.name, "state")
+            self._directory.sync()
+        except BaseException:
+            _drop(claims)
+            raise
+        # Not before the new state is on the disk: a process that dies in between loses nothing.
         self._catalogue.add(entry)
         self._index.add([*added, entry])
+        self._delete_claimed(claims)
         self._counts["saves"] += 1
         self._trim_conversation(entry, staged)
         self._seen = None
@@ -598,30 +610,25 @@ class KVStore:
             with self._directory.locked():
                 self._refresh(force=True)
                 before = self._catalogue.n_bytes
-                self._make_room(0, budget=budget)
+                self._make_room(budget)
                 self._directory.trim_quarantine(budget // 16)
                 return before - self._catalogue.n_bytes
 
-    def _make_room(
-        self,
-        need: int,
-        superseded: Iterable[str] = (),
-        keep: Iterable[str] = (),
-        *,
-        budget: int | None = None,
-        try_only: bool = False,
-    ) -> bool:
-        """Delete until `need` more bytes fit into the budget; when that cannot be done, delete nothing."""
+    def _claim_room(
+        self, need: int, superseded: Iterable[str] = (), keep: Iterable[str] = (), *, budget: int | None = None
+    ) -> tuple[_Claims, bool]:
+        """Choose and lock what must go so that `need` more bytes fit into the budget; also whether they then do."""
         budget = self._budget if budget is None else budget
         room = budget - need
         if self._catalogue.n_bytes <= room:
-            return True
+            return [], True
         now = time.time()
         for name, (hits, last_used) in self._index.uses().items():
             if name in self._catalogue.states:
                 entry = self._catalogue.states[name]
                 self._catalogue.use(name, max(hits, entry.hits), max(last_used, entry.last_used))
-        claimed: list[tuple[str, str, int, Entry | RowsEntry]] = []
+        claims: _Claims = []
+        held: list[Entry | RowsEntry] = []
         try:
             for name, kind in victims(
                 self._catalogue,
@@ -634,22 +641,25 @@ class KVStore:
             ):
                 claim = self._directory.claim(name, kind)
                 if claim is not None:
-                    held = (self._catalogue.states if kind == "state" else self._catalogue.rows)[name]
-                    claimed.append((name, kind, claim, held))
+                    claims.append((name, kind, claim))
+                    held.append((self._catalogue.states if kind == "state" else self._catalogue.rows)[name])
                     self._catalogue.remove(name, kind)
-            fits = self._catalogue.n_bytes <= room
+            return claims, self._catalogue.n_bytes <= room
+        except BaseException:
+            _drop(claims)
+            raise
         finally:
-            for *_, held in claimed:
-                self._catalogue.add(held)
-        if try_only or (need and not fits):
-            for _, _, claim, _ in claimed:
-                if claim >= 0:
-                    os.close(claim)
-            return fits
-        gone = [(n, k) for n, k, claim, _ in claimed if self._directory.delete(n, k, claim)]
+            for entry_held in held:
+                self._catalogue.add(entry_held)
+
+    def _delete_claimed(self, claims: _Claims) -> None:
+        gone = [(n, k) for n, k, claim in claims if self._directory.delete(n, k, claim)]
         self._counts["evicted"] += sum(kind == "state" for _, kind in gone)
         self._forget(gone)
-        return fits
+
+    def _make_room(self, budget: int) -> None:
+        """Delete until all files take at most that much, or what is left is in use."""
+        self._delete_claimed(self._claim_room(0, budget=budget)[0])
 
     def _delete(self, files: Iterable[tuple[str, str]]) -> None:
         """Delete states that nobody holds, and rows that nobody needs after that. The lock is held."""
@@ -792,6 +802,12 @@ class KVStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _drop(claims: _Claims) -> None:
+    for _, _, fd in claims:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _close(files: Iterable[StoredFile]) -> None:
