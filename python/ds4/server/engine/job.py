@@ -110,10 +110,9 @@ class Job:
                 self._prefill += spent
 
     def fail(self, why: str) -> None:
-        """End all choices with an error. The session is emptied: what it holds is not known."""
+        """End all choices with an error. What the session holds is not known any more: `Slot.broken`."""
         if self.slot is not None:
-            self.slot.session.reset()
-            self.slot.tokens = array("i")
+            self.slot.broken = True
         self._finish("error", why)
 
     # The prompt
@@ -133,7 +132,7 @@ class Job:
         if self._choice.index == 0 and self._computed is None:
             self._computed = (kept, n - kept)
         if target == self._anchor:
-            checkpoint(slot)
+            slot.session.checkpoint()
         if target < n:
             if self._choice.index == 0:
                 first, total = self._computed or (0, n)
@@ -224,10 +223,3 @@ class Job:
         )
         stop = choice.stop if choice is not None else None
         return contract.Done(reason, stop, usage, timings, tuple(notes), error, index)
-
-
-def checkpoint(slot: Slot) -> None:
-    """Make the present position one that the session can go back to."""
-    mark = getattr(slot.session, "checkpoint", None)
-    if mark is not None:
-        mark()

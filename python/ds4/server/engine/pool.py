@@ -24,6 +24,8 @@ class Slot:
         When it was used last; greater is later.
     turn : int
         Position where the last prompt ended: what is behind belongs to one answer.
+    broken : bool
+        The session cannot be trusted any more.
     """
 
     def __init__(self, session: Session) -> None:
@@ -32,13 +34,14 @@ class Slot:
         self.owner: object | None = None
         self.used = 0
         self.turn = 0
+        self.broken = False
 
     def reachable(self, common: int) -> int:
         """Return the farthest position, at most `common`, where the session can go on without computing."""
         pos = len(self.tokens)
         if common >= pos:
             return pos
-        return max((at for at in getattr(self.session, "checkpoints", ()) if at <= common), default=0)
+        return max((at for at in self.session.checkpoints if at <= common), default=0)
 
     def look(self) -> None:
         """Read from the session what it holds, after a call that was broken off."""
@@ -126,15 +129,18 @@ class Pool:
         # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
         # that left earlier may be one of two, so both are kept if there is a session to spare.
         spare = [slot for slot in idle if slot is not best]
-        if best in idle and (most >= best.turn - 1 or not (spare or len(self.slots) < self._most)):
+        can_fork = hasattr(best.session, "fork") and (spare or len(self.slots) < self._most)
+        if best in idle and (most >= best.turn - 1 or not can_fork):
             return Placement(best, most, "rewind", _rewound(best, most, common), common)
-        return self._forked(best, spare, most, common)
+        if can_fork:
+            return self._forked(best, spare, most, common)
+        return Placement(self._unused(idle), 0, "cold", "cold: the session with the same beginning is busy", shared)
 
     def _forked(self, source: Slot, spare: list[Slot], kept: int, common: int) -> Placement:
+        copy = source.session.fork()  # type: ignore[attr-defined]
         target = self._unused(spare)
         target.session.close()
-        target.session = source.session.fork()  # type: ignore[attr-defined]
-        target.tokens, target.turn = source.tokens[:], source.turn
+        target.session, target.tokens, target.turn = copy, source.tokens[:], source.turn
         why = f"fork: the prompt leaves another session's {len(source.tokens)} tokens after {common}"
         return Placement(target, kept, "fork", f"{why}; a copy of it went back to {kept}", common)
 
@@ -157,13 +163,11 @@ class Pool:
         return f"cold: a session shares {shared} tokens with the prompt, but cannot go back there"
 
     def free(self, slot: Slot) -> None:
-        """Take a session back from its owner."""
+        """Take a session back from its owner; a broken one is closed."""
         slot.owner = None
-
-    def drop(self, slot: Slot) -> None:
-        """Close a session whose state cannot be trusted."""
-        self.slots.remove(slot)
-        slot.session.close()
+        if slot.broken:
+            self.slots.remove(slot)
+            slot.session.close()
 
     def close(self) -> None:
         """Close all sessions."""

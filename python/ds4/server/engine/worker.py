@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from threading import Condition, Thread
 
-from ..contract import Overloaded
+from ..contract import Overloaded, RequestError
 from .job import Job
 from .pool import Pool
 from .settings import Settings
@@ -42,6 +42,7 @@ class Worker:
         self._n_active = 0
         self._stopping = False
         self._drain = True
+        self._failure: str | None = None
         self._thread = Thread(target=self._run, name="ds4-worker", daemon=True)
 
     def start(self) -> None:
@@ -68,6 +69,8 @@ class Worker:
 
     def check_room(self) -> None:
         """Raise `Overloaded` when one more request would wait behind too many others."""
+        if self._failure is not None:
+            raise RequestError(f"the engine ended ({self._failure})", status=500, type="server_error")
         settings = self._settings
         if self._n_active + len(self._waiting) >= settings.max_active + settings.max_queued:
             waiting = len(self._waiting)
@@ -123,9 +126,12 @@ class Worker:
                     job = self._prefilling[0]
                     self._prefilling.rotate(-1)
                     self._step(job)
-        except BaseException:
+        except BaseException as error:
             log.critical("the worker ended", exc_info=True)
-            raise
+            with self._changed:
+                self._stopping, self._failure = True, f"{type(error).__name__}: {error}"
+                for job in self._jobs():
+                    job.fail(f"the engine ended ({self._failure})")
         finally:
             self._pool.close()
 
@@ -134,7 +140,7 @@ class Worker:
         with self._changed:
             while True:
                 if self._stopping and not self._drain:
-                    for job in [*self._waiting, *self._prefilling, *self._decoding]:
+                    for job in self._jobs():
                         job.cancelled = True
                         if job.slot is None:
                             job.step(0)
@@ -145,6 +151,9 @@ class Worker:
                 if self._stopping and not self._waiting:
                     return False
                 self._changed.wait()
+
+    def _jobs(self) -> list[Job]:
+        return [*self._waiting, *self._prefilling, *self._decoding]
 
     def _admit(self) -> None:
         moved = False
