@@ -47,6 +47,7 @@ class Temporary:
     path: Path
     fd: int
     n_bytes: int
+    inode: int
 
     def close(self) -> None:
         """Remove the file unless it has been named, and let go of it."""
@@ -141,10 +142,10 @@ class Directory:
         changed = os.stat(self.path).st_mtime_ns
         return changed, abs(time.time_ns() - changed) > _SETTLED_NS
 
-    def names(self) -> set[tuple[str, str]]:
-        """Return (name, kind) of every file of the store."""
+    def names(self) -> dict[tuple[str, str], int]:
+        """Return the inode of every file of the store by (name, kind)."""
         with os.scandir(self.path) as entries:
-            return {(m[1], m[2]) for e in entries if (m := _FILE.fullmatch(e.name))}
+            return {(m[1], m[2]): e.inode() for e in entries if (m := _FILE.fullmatch(e.name))}
 
     # New files
 
@@ -180,8 +181,9 @@ class Directory:
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH)
                 # Between the two calls a process that starts may have taken the file for one left behind.
-                if os.fstat(fd).st_nlink:
-                    return Temporary(path, fd, 0)
+                found = os.fstat(fd)
+                if found.st_nlink:
+                    return Temporary(path, fd, 0, found.st_ino)
             except BaseException:
                 os.close(fd)
                 raise

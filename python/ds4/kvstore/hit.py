@@ -147,7 +147,3 @@ class Hit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-    def __del__(self) -> None:
-        if getattr(self, "_state", None) is not None:
-            self.release()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .format import Content, StoredFile, n_bytes_of
-from .records import Entry, RowsEntry
+from .records import Entry
+from .saving import Parts, close_all
 
 if TYPE_CHECKING:
     from .store import KVStore
@@ -22,42 +22,34 @@ class Staged:
     entry : Entry
         What the state will be.
     n_bytes : int
-        Bytes to be written.
+        Bytes to be written; 0 when the state is stored already.
     """
 
-    def __init__(
-        self,
-        store: KVStore,
-        entry: Entry,
-        state: Content,
-        rows: tuple[RowsEntry, Content] | None,
-        pins: list[StoredFile],
-        superseded: list[str],
-        *,
-        replace: bool = False,
-    ) -> None:
-        self.entry = entry
-        self.state: Content = state
-        self.rows = rows
-        self.superseded = superseded
-        self.replace = replace
-        self.n_bytes = n_bytes_of(state) + (n_bytes_of(rows[1]) if rows else 0)
+    def __init__(self, store: KVStore, parts: Parts) -> None:
+        self.entry, self.n_bytes = parts.entry, parts.n_bytes
         self._store = store
-        self._pins = pins
+        self._parts: Parts | None = parts
 
     def commit(self) -> Entry | None:
-        """Write the state. Returns what `KVStore.save` does."""
+        """Write the state, once. Returns what `KVStore.save` does.
+
+        Raises
+        ------
+        ValueError
+            It was written or discarded.
+        """
+        if self._parts is None:
+            raise ValueError("the state was written or discarded")
         try:
-            return self._store.commit(self)
+            return self._store.commit(self._parts)
         finally:
             self.discard()
 
     def discard(self) -> None:
         """Let go of everything without writing."""
-        pins, self._pins = self._pins, []
-        for file in pins:
-            file.close()
-        self.state, self.rows = [], None
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            close_all(parts.pins)
 
     def __enter__(self) -> Self:
         return self

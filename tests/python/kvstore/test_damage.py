@@ -358,7 +358,7 @@ def test_a_locked_index_does_not_stop_the_store(open_store: Open, where: Path, c
     other = sqlite3.connect(where / "index" / "index.sqlite3", isolation_level=None)
     other.execute("begin exclusive")
     try:
-        store._index._database.execute("pragma busy_timeout = 10")  # type: ignore[union-attr]
+        store._holdings.index._database.execute("pragma busy_timeout = 10")  # type: ignore[union-attr]
         with caplog.at_level(logging.WARNING):
             assert store.save(PlainSession(range(100)), b"one", reason="cold") is not None
         assert "the store goes on without it" in caplog.text

@@ -34,14 +34,14 @@ def keys(store: KVStore, *wanted: bytes) -> list[bytes]:
 
 def age(store: KVStore, key: bytes, hours: float, hits: int = 0) -> None:
     """Let the last use of a state be so long ago."""
-    for name, entry in list(store._catalogue.states.items()):
+    for name, entry in list(store._holdings.catalogue.states.items()):
         if len(key) == entry.n_key and (hit := find(store, key)) is not None:
             with hit:
                 if hit.entry.name == name:
                     when = time.time() - hours * HOUR
                     new = Entry(**{f: getattr(entry, f) for f in entry.__slots__} | {"created": when - 1})
-                    store._catalogue.states[name] = new.used(hits, when)
-                    store._index.add([store._catalogue.states[name]])
+                    store._holdings.catalogue.states[name] = new.used(hits, when)
+                    store._holdings.index.add([store._holdings.catalogue.states[name]])
                     return
     raise AssertionError(key)
 

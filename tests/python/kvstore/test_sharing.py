@@ -62,6 +62,18 @@ def test_both_may_save_the_same_state_at_once(open_store: Open, where: Path) -> 
     assert load(a, b"key") == load(b, b"key") == 100
 
 
+def test_another_store_sees_new_tool_calls(open_store: Open) -> None:
+    """The name stays, the file is another."""
+    a, b = open_store(), open_store()
+    session = PlainSession(range(100))
+    a.save(session, b"key", reason="cold", tool_blocks={"a": "A"})
+    assert b.find_tool_blocks(["b"], model=session.model.fingerprint) == {}
+    a.save(session, b"key", reason="cold", tool_blocks={"b": "B"})
+    assert b.find_tool_blocks(["b"], model=session.model.fingerprint) == {"a": "A", "b": "B"}
+    assert b.stats().n_bytes == a.stats().n_bytes
+    assert b.entries() == a.entries()
+
+
 def test_rows_that_a_save_continues_are_held(open_store: Open, where: Path) -> None:
     """Another process makes room between the taking and the writing."""
     a, b = open_store(), open_store()
@@ -114,7 +126,7 @@ def test_files_deleted_before_lookup_are_a_miss(store: KVStore, where: Path, whi
     assert entry is not None
     assert load(store, b"one two") == 100
     os.unlink(where / (f"{entry.name}.state" if which == "state" else f"{entry.rows[-1].name}.rows"))
-    store._seen = os.stat(where).st_mtime_ns  # as if the change had not been noticed
+    store._holdings._seen = os.stat(where).st_mtime_ns  # as if the change had not been noticed
     assert load(store, b"one two") == 50
     assert load(store, b"one two") == 50
 
@@ -159,7 +171,7 @@ def test_only_what_nobody_writes_is_cleaned(open_store: Open, where: Path) -> No
     store = open_store()
     left = where / "tmp" / "1-0123"
     left.write_bytes(b"half a file")
-    held = store._directory.write_temporary([b"being written"])
+    held = store._holdings.directory.write_temporary([b"being written"])
     other = open_store()
     assert not left.exists()
     assert held.path.exists()
@@ -177,11 +189,11 @@ def test_a_writer_whose_file_was_taken_for_a_stale_one(store: KVStore, monkeypat
     def flock(fd: int, how: int) -> None:
         if how == fcntl.LOCK_SH and unlucky[0]:
             unlucky[0] -= 1
-            assert store._directory.remove_stale() == 1
+            assert store._holdings.directory.remove_stale() == 1
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    made = store._directory.write_temporary([b"content"])
+    made = store._holdings.directory.write_temporary([b"content"])
     assert made.path.read_bytes() == b"content"
     made.close()
 
