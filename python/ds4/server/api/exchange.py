@@ -240,6 +240,7 @@ async def _stream(reply: Reply, events: _Events, client: Client, settings: Setti
     headers = [*_STREAM_HEADERS, *ignored_header(reply.call)]
     await client.send({"type": "http.response.start", "status": 200, "headers": headers})
     error: RequestError | None = None
+    last = clock()
     while True:
         if out:
             await client.send({"type": "http.response.body", "body": b"".join(out), "more_body": True})

@@ -1,8 +1,8 @@
 """HTTP/1.1 as the server speaks it: uvicorn's protocol over h11, made strict and given deadlines.
 
 Two servers in a row that read one message differently can be made to disagree about where it ends. So what is merely
-tolerated by others is refused here: lines that end without a carriage return, two lengths, a length beside chunks
-(that one in `guard`). A refusal closes the connection, for nothing after it can be trusted.
+tolerated by others is refused here: lines that end without a carriage return, folded lines, two lengths, a length
+beside chunks (that one in `guard`). A refusal closes the connection, for nothing after it can be trusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_HEAD = 64 << 10
 """Most bytes of a request's head."""
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_BARE_NEWLINE = re.compile(rb"(?<!\r)\n")
+_LENIENT = re.compile(rb"(?<!\r)\n|\r\n[ \t]")  # a bare newline, or a header that goes on in the next line
 
 
 class StrictProtocol(H11Protocol):
@@ -63,8 +63,8 @@ class StrictProtocol(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             head = self.conn.trailing_data[0]
             end = _HEAD_END.search(head)
-            if _BARE_NEWLINE.search(head, 0, end.end() if end else len(head)):
-                self.send_400_response("a line of the head ends without a carriage return")
+            if _LENIENT.search(head, 0, end.end() if end else len(head)):
+                self.send_400_response("a line of the head ends without a carriage return, or is folded")
                 return
         super().handle_events()
         if self.conn.their_state is not h11.IDLE:

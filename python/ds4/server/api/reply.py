@@ -27,7 +27,7 @@ from ..contract import (
     ToolCallStart,
     Usage,
 )
-from .errors import Family, error_object, server_error
+from .errors import Family, error_body, server_error
 from .fields import Call
 
 Objects = list[dict[str, Any]]
@@ -206,7 +206,7 @@ class Reply(ABC):
 
     def failed(self, error: RequestError) -> bytes:
         """Return what a stream says of an error instead of an end."""
-        return b"event: error\n" + self.encode(error_object(self.family, error, self.request.id))
+        return b"event: error\ndata: " + error_body(self.family, error, self.request.id) + b"\n\n"
 
     def encode(self, item: dict[str, Any]) -> bytes:
         """Return an object as one event of a stream."""

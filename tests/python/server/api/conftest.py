@@ -27,6 +27,7 @@ class Served:
         self.url = url_of(self.listener)
         self.host, self.port = self.listener.getsockname()[:2]
         self.app = create_app(engine, settings)
+        self.clients: list[httpx.Client] = []
         self.ready = threading.Event()
         self.server = _Server(self.app, self.ready.set)
         self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[self.listener])))
@@ -37,15 +38,45 @@ class Served:
         return self
 
     def __exit__(self, *rest: object) -> None:
+        for client in self.clients:
+            client.close()
         self.server.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=10, **options)
+        """Make a client that ends with the server."""
+        made = httpx.Client(base_url=self.url, timeout=10, **options)
+        self.clients.append(made)
+        return made
 
     def raw(self) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout=10)
+
+
+class Local:
+    """Calls an application in this process, without a socket."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1:8000") -> None:
+        self._app = app
+        self._host = host
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{self._host}") as http:
+                return await http.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def options(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("OPTIONS", path, **options)
 
 
 Serve = Callable[..., Served]
