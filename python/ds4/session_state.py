@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from ._native import _session
 from .errors import ClosedError, StateError
+from .token_ids import Tokens, as_ids
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -175,11 +176,90 @@ class SessionState:
             It holds more positions than n_ctx.
         """
         native = self._open()
-        data = memoryview(snapshot)
-        if data.ndim != 1 or data.format != "B":
-            data = data.cast("B")
+        data = _bytes_of(snapshot)
         self._changes += 1
         native.restore(data)
+
+    # The state in parts, for storage
+
+    def export_rows(self, start: int, stop: int) -> bytes:
+        """Return the rows of the groups that close in positions (start, stop], for `import_state`.
+
+        Rows of closed groups never change: of a timeline that has grown, only the rows behind the last export are new.
+
+        Parameters
+        ----------
+        start, stop : int
+            0 <= start < stop <= the present position.
+
+        Returns
+        -------
+        bytes
+            Names the model, the settings, the range and the tokens that it belongs to, and carries checksums. With
+            `qat` a row takes the bits that it really has: FP8 and FP4 codes (docs/formats.md).
+
+        Raises
+        ------
+        ValueError
+            The session does not hold these positions.
+        """
+        native = self._open()
+        start, stop = operator.index(start), operator.index(stop)
+        if not 0 <= start < stop <= native.pos():
+            raise ValueError(f"start and stop must be 0 <= start < stop <= {native.pos()}, not {start} and {stop}")
+        return native.export_rows(start, stop)
+
+    def export_tail(self, at: int | None = None) -> bytes:
+        """Return what a position has besides rows of closed groups: window, open groups, logits, MTP streams.
+
+        Parameters
+        ----------
+        at : int, optional
+            A checkpoint; the present position when not given.
+
+        Raises
+        ------
+        StateError
+            There is no checkpoint at that position, or the session is empty.
+        """
+        native = self._open()
+        at = native.pos() if at is None else operator.index(at)
+        if not 0 <= at <= native.pos():
+            raise ValueError(f"at must be in 0..{native.pos()}, not {at}")
+        return native.export_tail(at)
+
+    def import_state(self, tokens: Tokens, rows: Iterable[ReadableBuffer], tail: ReadableBuffer) -> int:
+        """Bring the session to the position of `tail`, in place of what it held; what follows is bit-identical.
+
+        Parameters
+        ----------
+        tokens : Tokens
+            The ids of all positions of the parts, at least.
+        rows : iterable of bytes-like
+            From `export_rows`: consecutive ranges from 0 on that reach the tail's position. The last may go on behind
+            it.
+        tail : bytes-like
+            From `export_tail`.
+
+        Returns
+        -------
+        int
+            The position of the tail, where the session stands now.
+
+        Raises
+        ------
+        SnapshotError
+            A part is damaged or missing, or of another model, other settings or other tokens. The session is unchanged.
+        ContextFullError
+            The position exceeds n_ctx. The session is unchanged.
+        ValueError
+            There are too few tokens. The session is unchanged.
+        """
+        native = self._open()
+        ids = as_ids(tokens, self._n_vocab)
+        parts, end = [_bytes_of(part) for part in rows], _bytes_of(tail)
+        self._changes += 1
+        return native.import_state(ids, parts, end)
 
     def _open(self) -> _session.Session:
         native = self._native
@@ -188,3 +268,8 @@ class SessionState:
         if os.getpid() != self._pid:
             raise StateError("the session belongs to the parent process; open the model again after a fork")
         return native
+
+
+def _bytes_of(data: ReadableBuffer) -> memoryview:
+    view = memoryview(data)
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")

@@ -236,6 +236,19 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err)
     ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err)
 
+    ctypedef struct ds4_blob:
+        const void *data
+        uint64_t n_bytes
+
+    uint64_t ds4_session_rows_bytes(const ds4_session *s, uint32_t start, uint32_t stop)
+    ds4_status ds4_session_export_rows(ds4_session *s, uint32_t start, uint32_t stop, void *buf, uint64_t cap,
+                                       uint64_t *n_bytes, ds4_error *err)
+    uint64_t ds4_session_tail_bytes(const ds4_session *s, uint32_t at)
+    ds4_status ds4_session_export_tail(ds4_session *s, uint32_t at, void *buf, uint64_t cap, uint64_t *n_bytes,
+                                       ds4_error *err)
+    ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, const ds4_blob *rows, size_t n_rows,
+                                  const ds4_blob *tail, size_t *pos, ds4_error *err)
+
     ctypedef struct ds4_sampling:
         float temperature
         uint32_t top_k

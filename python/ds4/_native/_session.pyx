@@ -21,6 +21,7 @@ from ds4._native._capi cimport (
     DS4_NUMA_INTERLEAVE,
     DS4_NUMA_NONE,
     ds4_default_threads,
+    ds4_blob,
     ds4_error,
     ds4_part_name,
     ds4_sample,
@@ -30,9 +31,12 @@ from ds4._native._capi cimport (
     ds4_session_checkpoints,
     ds4_session_create,
     ds4_session_eval,
+    ds4_session_export_rows,
+    ds4_session_export_tail,
     ds4_session_fill,
     ds4_session_free,
     ds4_session_get_options,
+    ds4_session_import,
     ds4_session_importance,
     ds4_session_importance_start,
     ds4_session_importance_stop,
@@ -48,11 +52,13 @@ from ds4._native._capi cimport (
     ds4_session_reset,
     ds4_session_restore,
     ds4_session_rewind,
+    ds4_session_rows_bytes,
     ds4_session_set_pulse,
     ds4_session_set_tap,
     ds4_session_snapshot,
     ds4_session_snapshot_bytes,
     ds4_session_sync,
+    ds4_session_tail_bytes,
     ds4_session_tokens,
     ds4_shape,
     ds4_model_get_shape,
@@ -404,6 +410,58 @@ cdef class Session:
         with nogil:
             status = ds4_session_restore(self.session, buf, n_bytes, &err)
         self.leave(status, &err)
+
+    def export_rows(self, uint32_t start, uint32_t stop) -> bytes:
+        """Return the packed rows of the groups that close in positions (start, stop]."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t n_bytes = 0
+        self.idle()
+        cdef uint64_t cap = ds4_session_rows_bytes(self.session, start, stop)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>cap)
+        cdef char *buf = PyBytes_AsString(out)
+        self.enter(None)
+        with nogil:
+            status = ds4_session_export_rows(self.session, start, stop, buf, cap, &n_bytes, &err)
+        self.leave(status, &err)
+        return out[:n_bytes]
+
+    def export_tail(self, uint32_t at) -> bytes:
+        """Return the packed tail at the present position or at a checkpoint."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t n_bytes = 0
+        self.idle()
+        cdef uint64_t cap = ds4_session_tail_bytes(self.session, at)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>cap)
+        cdef char *buf = PyBytes_AsString(out)
+        self.enter(None)
+        with nogil:
+            status = ds4_session_export_tail(self.session, at, buf, cap, &n_bytes, &err)
+        self.leave(status, &err)
+        return out[:n_bytes]
+
+    def import_state(self, const int32_t[::1] tokens not None, list rows not None,
+                     const uint8_t[::1] tail not None) -> int:
+        """Bring the session to where `tail` was taken; return its position."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t n = <size_t>tokens.shape[0], pos = 0
+        cdef const int32_t *ids = &tokens[0] if n else NULL
+        cdef vector[ds4_blob] parts
+        cdef ds4_blob end
+        cdef const uint8_t[::1] part
+        for part in rows:
+            end.data = &part[0] if part.shape[0] else NULL
+            end.n_bytes = <uint64_t>part.shape[0]
+            parts.push_back(end)
+        end.data = &tail[0] if tail.shape[0] else NULL
+        end.n_bytes = <uint64_t>tail.shape[0]
+        self.enter(None)
+        with nogil:
+            status = ds4_session_import(self.session, ids, n, parts.data(), parts.size(), &end, &pos, &err)
+        self.leave(status, &err)
+        return pos
 
     def cancel(self) -> None:
         """Stop the call that is running, from any thread. Without one, do nothing.

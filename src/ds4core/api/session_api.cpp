@@ -212,6 +212,33 @@ ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes
     return enter(s, "ds4_session_restore", err, [&] { return ds4::read_snapshot(*s, buf, n_bytes, err); });
 }
 
+uint64_t ds4_session_rows_bytes(const ds4_session *s, uint32_t start, uint32_t stop) {
+    return s ? ds4::rows_bytes(*s, start, stop) : 0;
+}
+ds4_status ds4_session_export_rows(ds4_session *s, uint32_t start, uint32_t stop, void *buf, uint64_t cap,
+                                   uint64_t *n_bytes, ds4_error *err) {
+    return enter(s, "ds4_session_export_rows", err, [&] {
+        if (!n_bytes) return fail(err, DS4_E_ARGUMENT, "ds4_session_export_rows: n_bytes is NULL");
+        return ds4::export_rows(*s, start, stop, buf, cap, n_bytes, err);
+    });
+}
+uint64_t ds4_session_tail_bytes(const ds4_session *s, uint32_t at) { return s ? ds4::packed_tail_bytes(*s, at) : 0; }
+ds4_status ds4_session_export_tail(ds4_session *s, uint32_t at, void *buf, uint64_t cap, uint64_t *n_bytes,
+                                   ds4_error *err) {
+    return enter(s, "ds4_session_export_tail", err, [&] {
+        if (!n_bytes) return fail(err, DS4_E_ARGUMENT, "ds4_session_export_tail: n_bytes is NULL");
+        return ds4::export_tail(*s, at, buf, cap, n_bytes, err);
+    });
+}
+ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, const ds4_blob *rows, size_t n_rows,
+                              const ds4_blob *tail, size_t *pos, ds4_error *err) {
+    return enter(s, "ds4_session_import", err, [&] {
+        if (!tokens || (n_rows && !rows) || !tail)
+            return fail(err, DS4_E_ARGUMENT, "ds4_session_import: tokens, rows or tail is NULL");
+        return ds4::import_state(*s, tokens, n, rows, n_rows, *tail, pos, err);
+    });
+}
+
 ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
                       float *logprob, ds4_error *err) {
     if (!logits || !n || !p || !rng || !token) return fail(err, DS4_E_ARGUMENT, "ds4_sample: NULL argument or no logits");

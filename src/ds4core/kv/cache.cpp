@@ -162,16 +162,10 @@ void KvCache::segments(uint32_t pos, const Visit &fn) const {
     if (sizes_.with_mtp && pos) window(mtp, pos - 1);  // the last position waits for its next token
 }
 
-void KvCache::rows(uint32_t start, uint32_t stop, const Visit &fn) const {
+void KvCache::lasting_rows(const std::function<void(Segment::Kind, ds4_ref, uint32_t)> &fn) const {
     for (const LayerCache &l : layers) {
-        if (!l.ratio) continue;
-        const uint64_t first = start / l.ratio, n = stop / l.ratio - first;
-        auto give = [&](Segment::Kind kind, ds4_ref place, uint64_t dim) {
-            const uint64_t row = cache_row_bytes(sizes_.row_type, dim);
-            if (n) fn({kind, advance(place, first * row), n * row});
-        };
-        give(Segment::compressed, l.compressed, shape_.head_dim);
-        if (l.ratio == 4) give(Segment::index, l.index_rows, shape_.index_dim);
+        if (l.ratio) fn(Segment::compressed, l.compressed, l.ratio);
+        if (l.ratio == 4) fn(Segment::index, l.index_rows, l.ratio);
     }
 }
 

@@ -52,8 +52,8 @@ public:
     // Every stretch of memory that holds the state at `pos` positions, in an order that does not depend on the sizes
     // of the rings.
     void segments(uint32_t pos, const std::function<void(const Segment &)> &fn) const;
-    // The compressed and indexer rows of the groups that close in positions (start, stop], layer by layer.
-    void rows(uint32_t start, uint32_t stop, const std::function<void(const Segment &)> &fn) const;
+    // The stretches that last, layer by layer: kind, place of row 0, and how many positions make a row.
+    void lasting_rows(const std::function<void(Segment::Kind, ds4_ref, uint32_t ratio)> &fn) const;
     // The most bytes that the segments which do not last take at any position.
     static uint64_t most_tail_bytes(const ds4_shape &s, uint32_t row_type, bool with_mtp);
 

@@ -75,6 +75,14 @@ ds4_status read_profile(ds4_session &s, uint32_t phase, uint64_t *tokens, uint64
                         ds4_error *err);
 ds4_status fill_session(ds4_session &s, size_t n, uint64_t seed, ds4_error *err);
 
+uint64_t rows_bytes(const ds4_session &s, uint32_t start, uint32_t stop);
+ds4_status export_rows(ds4_session &s, uint32_t start, uint32_t stop, void *buf, uint64_t cap, uint64_t *n_bytes,
+                       ds4_error *err);
+uint64_t packed_tail_bytes(const ds4_session &s, uint32_t at);
+ds4_status export_tail(ds4_session &s, uint32_t at, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
+ds4_status import_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, const ds4_blob *rows, size_t n_rows,
+                        const ds4_blob &tail, size_t *pos, ds4_error *err);
+
 uint64_t snapshot_bytes(const ds4_session &s);
 ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
 ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_error *err);

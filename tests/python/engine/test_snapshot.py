@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.golden import load_golden
+from support.sealed import SNAPSHOT_HEADER, with_body
 
 # Inside and at the borders of groups of 4 and 128, inside, at and beyond the window of 128.
 CUTS = (
@@ -115,38 +116,20 @@ def test_a_stopped_prefill_leaves_the_last_whole_chunk(model: ds4.Model, tokens:
 
 
 def forged(snapshot: bytes, at: int, value: bytes) -> bytes:
-    """A snapshot with other bytes and checksums that fit them: what a hostile file can be."""
-    mask = (1 << 64) - 1
-
-    def mix(h: int, v: int) -> int:
-        h = ((h ^ v) * 0xBF58476D1CE4E5B9) & mask
-        h ^= h >> 29
-        h = (h * 0x94D049BB133111EB) & mask
-        return h ^ (h >> 32)
-
-    def digest(data: bytes) -> bytes:
-        h = mix(0x9E3779B97F4A7C15, len(data))
-        for i in range(0, len(data) // 8 * 8, 8):
-            h = mix(h, int.from_bytes(data[i : i + 8], "little"))
-        return mix(h, int.from_bytes(data[len(data) // 8 * 8 :], "little")).to_bytes(8, "little")
-
-    header = len(snapshot) - int.from_bytes(snapshot[40:48], "little")
-    out = bytearray(snapshot)
-    out[at : at + len(value)] = value
-    out[48:56] = digest(bytes(out[header:]))
-    out[56:64] = digest(bytes(out[:56]))
-    return bytes(out)
+    """A snapshot with other bytes in its body, and checksums that fit them."""
+    body = bytearray(snapshot[SNAPSHOT_HEADER:])
+    body[at : at + len(value)] = value
+    return with_body(snapshot, bytes(body))
 
 
 def test_a_forged_snapshot_cannot_bring_in_bad_values(model: ds4.Model, tokens: NDArray[np.int32]) -> None:
     with model.session(n_ctx=16) as a, model.session(n_ctx=16) as b:
         a.eval(tokens[:3])
         good = a.snapshot()
-        header = len(good) - int.from_bytes(good[40:48], "little")
-        b.restore(forged(good, header, good[header : header + 4]))
+        b.restore(forged(good, 0, good[SNAPSHOT_HEADER : SNAPSHOT_HEADER + 4]))
         assert b.tokens == a.tokens, "the forgery itself is sound"
         for id_ in (-1, 512, 2**31 - 1):
             with pytest.raises(ds4.SnapshotError, match="outside the vocabulary"):
-                b.restore(forged(good, header + 8, np.int32(id_).tobytes()))
+                b.restore(forged(good, 8, np.int32(id_).tobytes()))
         with pytest.raises(ds4.SnapshotError, match="logit 5 is not finite"):
-            b.restore(forged(good, header + 12 + 20, np.float32(np.nan).tobytes()))
+            b.restore(forged(good, 12 + 20, np.float32(np.nan).tobytes()))

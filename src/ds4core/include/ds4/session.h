@@ -170,6 +170,32 @@ DS4_API uint64_t ds4_session_snapshot_bytes(const ds4_session *s);
 DS4_API ds4_status ds4_session_snapshot(ds4_session *s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
 DS4_API ds4_status ds4_session_restore(ds4_session *s, const void *buf, uint64_t n_bytes, ds4_error *err);
 
+/* The state in parts that can be stored one by one. Rows of closed groups never change, so a longer timeline needs only
+ * the rows of what it added; the tail is all else at one position. Parts name the model, the settings and the tokens
+ * that they belong to, and carry checksums; rows are packed in the precision that they have (docs/formats.md). */
+typedef struct ds4_blob {
+    const void *data;
+    uint64_t n_bytes;
+} ds4_blob;
+
+/* Compressed and indexer rows of the groups that close in positions (start, stop]. cap: at least what
+ * ds4_session_rows_bytes says, an upper bound; *n_bytes receives the size.
+ * DS4_E_ARGUMENT  no such positions, or the buffer is too small. */
+DS4_API uint64_t ds4_session_rows_bytes(const ds4_session *s, uint32_t start, uint32_t stop);
+DS4_API ds4_status ds4_session_export_rows(ds4_session *s, uint32_t start, uint32_t stop, void *buf, uint64_t cap,
+                                           uint64_t *n_bytes, ds4_error *err);
+/* The tail at the present position or at a checkpoint. DS4_E_STATE  neither is there, or the session is empty. */
+DS4_API uint64_t ds4_session_tail_bytes(const ds4_session *s, uint32_t at);
+DS4_API ds4_status ds4_session_export_tail(ds4_session *s, uint32_t at, void *buf, uint64_t cap, uint64_t *n_bytes,
+                                           ds4_error *err);
+/* Put the session where `tail` was taken, in place of what it held; results are bit-identical. rows: consecutive ranges
+ * from 0 on that reach the tail's position; the last may go on behind it. tokens, n: the ids of all positions of the
+ * parts, at least. *pos (may be NULL) receives the position.
+ * DS4_E_SNAPSHOT  a part is damaged, of another model, setting or other tokens, or missing; DS4_E_CONTEXT  the position
+ * exceeds n_ctx; DS4_E_ARGUMENT  too few tokens. In all these cases the session is unchanged. */
+DS4_API ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, const ds4_blob *rows,
+                                      size_t n_rows, const ds4_blob *tail, size_t *pos, ds4_error *err);
+
 /* ---- sampling ---- */
 typedef struct ds4_sampling {
     float temperature;  /* <= 0: greedy, the lowest id wins ties */
