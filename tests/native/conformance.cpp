@@ -180,7 +180,7 @@ float plain_dot(const float *a, const float *b, size_t n) {
 void check_kernels(const char *variant, const Kernels *k, Digest *digest) {
     Random random{5};
     for (size_t n : {1, 2, 15, 16, 31, 32, 33, 64, 100, 511, 512, 1000, 4096}) {
-        std::vector<float> w(n), x(7 * n), y(n), out(7);
+        std::vector<float> w(n), x(7 * n), out(7);
         for (float &v : w) v = random.real();
         for (float &v : x) v = random.real();
         k->dot_many(w.data(), x.data(), n, 7, n, out.data(), 1);
@@ -189,13 +189,7 @@ void check_kernels(const char *variant, const Kernels *k, Digest *digest) {
             if (!same(out[i], expected) || !same(k->dot(w.data(), x.data() + i * n, n), expected))
                 differ(std::string(variant) + " dot of " + std::to_string(n) + " values");
         }
-        if (!same(k->sum_squares(w.data(), n), plain_dot(w.data(), w.data(), n)))
-            differ(std::string(variant) + " sum of " + std::to_string(n) + " squares");
         digest->add(out.data(), out.size());
-        y = w;
-        k->axpy(y.data(), x.data(), 0.3f, n);
-        for (size_t i = 0; i < n; i++)
-            if (!same(y[i], w[i] + 0.3f * x[i])) differ(std::string(variant) + " axpy of " + std::to_string(n));
     }
     std::vector<uint16_t> codes(65536);
     for (size_t i = 0; i < codes.size(); i++) codes[i] = static_cast<uint16_t>(i);

@@ -116,7 +116,7 @@ void unpack(const PanelKernels &k, const Rows &rows, const uint8_t *const *first
 }
 
 Floats panel_matmul(const std::string &name, uint32_t type, const Bytes &weights, size_t n_out, const Floats &x,
-                    int gap) {
+                    int gap, bool in_panels) {
     const PanelKernels &k = need(name);
     if (!k.block || k.block > kMostTokens) throw py::value_error("the variant's block is out of range");
     const Rows rows(type, x.ndim() == 2 ? static_cast<size_t>(x.shape(1)) : 0);
@@ -140,10 +140,14 @@ Floats panel_matmul(const std::string &name, uint32_t type, const Bytes &weights
             panel_rows(w.data(), rows, first, n_out, row);
             const Guarded sums(T * kPanelRows * sizeof(float), 0);  // zeros
             float *const s = reinterpret_cast<float *>(sums.data());
-            for (size_t step = 0; step < steps(rows); step++) {
-                unpack(k, rows, row, step, p);
-                format.multiply[T - 1](p, blocks_of(rows, step), packed.data() + step * T * per_step, s);
-            }
+            const bool whole = first + kPanelRows <= n_out;
+            if (T == 1 && whole && format.single && !in_panels)
+                format.single(row[0], rows.row_bytes, rows.n_in, packed.data(), s, row[0], kPanelRows * rows.row_bytes);
+            else
+                for (size_t step = 0; step < steps(rows); step++) {
+                    unpack(k, rows, row, step, p);
+                    format.multiply[T - 1](p, blocks_of(rows, step), packed.data() + step * T * per_step, s);
+                }
             for (size_t t = 0; t < T; t++)
                 for (size_t r = 0; r < std::min(kPanelRows, n_out - first); r++)
                     out.mutable_at(t0 + t, first + r) = s[t * kPanelRows + r];
@@ -218,6 +222,9 @@ void add_panel(py::module_ &m) {
     m.def("panel_block", [](const std::string &name) { return need(name).block; });
     m.def("panel_unpack", &panel_unpack);
     m.def("panel_matmul", &panel_matmul, py::arg("name"), py::arg("type"), py::arg("weights"), py::arg("n_out"),
-          py::arg("x"), py::arg("gap") = 0);
+          py::arg("x"), py::arg("gap") = 0, py::arg("in_panels") = false);
+    m.def("panel_takes_one", [](const std::string &name, uint32_t type) {
+        return need(name).formats[panel_type(type)].single != nullptr;
+    });
     m.def("vec_dot_matmul", &vec_dot_matmul);
 }

@@ -47,10 +47,16 @@ def random_tokens(n, n_in, seed):
 
 
 def assert_defined(variant, name, weights, x, **options):
-    """The variant's product has the bits of vec_dot; returns it."""
+    """The variant's product has the bits of vec_dot, also of each token alone; returns it."""
     type_ = GGMLType[name]
     got = kernels.panel_matmul(variant, type_, weights, len(weights), x, **options)
-    assert same_bits(got, kernels.vec_dot_matmul(type_, weights, len(weights), x))
+    wanted = kernels.vec_dot_matmul(type_, weights, len(weights), x)
+    assert same_bits(got, wanted)
+    if kernels.panel_takes_one(variant, type_):
+        for t in range(min(len(x), 13)):
+            assert same_bits(
+                kernels.panel_matmul(variant, type_, weights, len(weights), x[t : t + 1], **options), wanted[t : t + 1]
+            )
     return got
 
 
@@ -73,6 +79,23 @@ def test_products_of_odd_shapes(variant, name, n_out):
         assert np.isfinite(wanted).all() and np.abs(wanted).max() > 0
         for n in TOKENS:
             assert same_bits(kernels.panel_matmul(variant, GGMLType[name], weights, n_out, x[:n]), wanted[:n])
+
+
+def test_the_variants_that_take_one_token_without_a_panel():
+    """Where the machine runs them: what is not listed here would be left out of the tests of single tokens."""
+    taken = {name for name in TYPES if kernels.panel_takes_one(VARIANTS[-1], GGMLType[name])}
+    assert taken == ({"Q2_K", "IQ2_XXS"} if VARIANTS[-1] == "avx512vnni" else set())
+
+
+@every
+@each_type
+def test_one_token_in_panels(variant, name):
+    """Tails of a matrix, of fewer than 16 rows, go through a panel where whole ones do without."""
+    for n_in in widths(name):
+        weights = random_weights(name, 16, n_in, n_in)
+        x = random_tokens(1, n_in, n_in + 1)
+        wanted = kernels.vec_dot_matmul(GGMLType[name], weights, 16, x)
+        assert same_bits(kernels.panel_matmul(variant, GGMLType[name], weights, 16, x, in_panels=True), wanted)
 
 
 @every

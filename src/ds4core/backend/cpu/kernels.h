@@ -16,9 +16,6 @@ struct Kernels {
     // out[j * out_stride] = w . x[j * x_stride] for j < n_x; each equal to dot()
     void (*dot_many)(const float *w, const float *x, size_t x_stride, size_t n_x, size_t n, float *out,
                      size_t out_stride);
-    // y[i] += a * x[i]
-    void (*axpy)(float *y, const float *x, float a, size_t n);
-    float (*sum_squares)(const float *x, size_t n);
     // Decoders of the three types that single-token steps read most.
     void (*f16_row)(const void *src, float *dst, size_t n);
     void (*bf16_row)(const void *src, float *dst, size_t n);

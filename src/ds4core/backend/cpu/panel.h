@@ -58,6 +58,10 @@ struct PanelFormat {
     int32_t bias;
     Quads quads = Quads::kRun;
     bool looks_ahead = false;  // unpack asks for Panel::ahead
+    // sums[r] = products of one token with 16 rows, `stride` bytes apart, without a panel; or NULL. packed: the token.
+    // ahead_bytes from `ahead` on are asked for on the way.
+    void (*single)(const uint8_t *first, size_t stride, size_t n_in, const void *packed, float *sums, const uint8_t *ahead,
+                   size_t ahead_bytes) = nullptr;
 };
 
 struct PanelKernels {

@@ -13,11 +13,7 @@
 namespace ds4::cpu {
 namespace {
 
-inline __m512i each_i32(const uint8_t *p, size_t index) {
-    int32_t v;
-    __builtin_memcpy(&v, p + 4 * index, sizeof v);
-    return _mm512_set1_epi32(v);
-}
+#include "backend/cpu/each_512.inc"
 
 // vpmaddubsw adds two products of uint8 with int8 in 16 bits. Codes up to kMost leave room for several such sums before
 // they are widened; codes beyond 128 are int8 (bias 0), whose signs are moved to the activations.

@@ -13,11 +13,7 @@
 namespace ds4::cpu {
 namespace {
 
-inline __m512i each_i32(const uint8_t *p, size_t index) {
-    int32_t v;
-    __builtin_memcpy(&v, p + 4 * index, sizeof v);
-    return _mm512_set1_epi32(v);
-}
+#include "backend/cpu/each_512.inc"
 
 // Any code fits: products of uint8 with int8 are added up in 32 bits.
 template <size_t T, int kMost, size_t kChains>
@@ -108,6 +104,7 @@ class Iq2Lookup {
 };
 
 #include "backend/cpu/panel_512.inc"
+#include "backend/cpu/single_vnni.inc"
 
 #define DS4_EACH_COUNT(F) {F(1), F(2), F(3), F(4), F(5), F(6), F(7), F(8), F(9), F(10), F(11), F(12)}
 #define DS4_BLOCKS_32(T) multiply_32<T, 255>
@@ -120,9 +117,9 @@ const PanelKernels table = {
     12,
     {{unpack_q8_0<128>, DS4_EACH_COUNT(DS4_BLOCKS_32), 128, Quads::kRun, true},
      {unpack_mxfp4, DS4_EACH_COUNT(DS4_BLOCKS_32), kFp4Bias, Quads::kRun},
-     {unpack_q2_k, DS4_EACH_COUNT(DS4_SCALED), 0, Quads::kRun, true},
+     {unpack_q2_k, DS4_EACH_COUNT(DS4_SCALED), 0, Quads::kRun, true, single_q2_k},
      {unpack_q4_k, DS4_EACH_COUNT(DS4_FACTORS_AND_MINS), 0, Quads::kRun},
-     {unpack_iq2_xxs, DS4_EACH_COUNT(DS4_FACTORS), kIq2Bias, Quads::kEighth, true}}};
+     {unpack_iq2_xxs, DS4_EACH_COUNT(DS4_FACTORS), kIq2Bias, Quads::kEighth, true, single_iq2_xxs}}};
 
 }  // namespace
 

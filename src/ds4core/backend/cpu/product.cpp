@@ -41,10 +41,7 @@ inline void fetch(const uint8_t *p, size_t bytes) {
 
 PackedTokens PackedTokens::round(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t x_stride,
                                  size_t n_in, std::vector<uint8_t> &store, size_t groups) {
-    PackedTokens out;
-    out.type_ = panel_type(type);
-    out.n_in_ = n_in;
-    out.token_bytes_ = packed_bytes(out.type_, n_in);
+    PackedTokens out(type, n_in);
     const uint32_t kind = activation_kind(type);
     const size_t row_bytes = activation_bytes(kind, n_in), n = last_token(blocks), n_blocks = blocks.list().size();
     out.group_bytes_ = n * out.token_bytes_;
@@ -70,10 +67,7 @@ PackedTokens PackedTokens::round(ds4_queue *q, uint32_t type, const TokenBlocks 
 
 PackedTokens PackedTokens::gather(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t n,
                                   size_t n_in, const uint32_t *index, std::vector<uint8_t> &store) {
-    PackedTokens out;
-    out.type_ = panel_type(type);
-    out.n_in_ = n_in;
-    out.token_bytes_ = packed_bytes(out.type_, n_in);
+    PackedTokens out(type, n_in);
     const uint32_t kind = activation_kind(type);
     const size_t row_bytes = activation_bytes(kind, n_in), n_tokens = last_token(blocks);
     uint8_t *rows = room(q->packed, row_bytes * n), *dst = room(store, n_tokens * out.token_bytes_);
@@ -105,6 +99,11 @@ void PackedTokens::multiply(ds4_queue *q, ProductWork &work, const ds4_weight &w
         return;
     }
     const PanelFormat &f = q->panels->formats[type_];
+    if (n == 1 && n_rows == kPanelRows && f.single) {
+        f.single(weight_row(w, m, static_cast<uint32_t>(row)), w.row_stride, n_in_, data_ + first * token_bytes_, sums, ahead,
+                 ahead ? n_rows * w.row_stride : 0);
+        return;
+    }
     const bool of_32 = is_block32(type_);
     const size_t block = q->panels->block, n_panels = (n_rows + kPanelRows - 1) / kPanelRows;
     const size_t n_blocks = n_in_ / (of_32 ? 32 : kStep), block_bytes = w.row_stride / n_blocks;

@@ -66,7 +66,12 @@ public:
     void multiply(ds4_queue *q, ProductWork &work, const ds4_weight &w, uint32_t m, size_t row, size_t n_rows, size_t first,
                   size_t n, float *sums, const uint8_t *ahead) const;
 
+    PackedTokens() = default;  // of nothing
+
 private:
+    PackedTokens(uint32_t type, size_t n_in)
+        : type_(panel_type(type)), n_in_(n_in), token_bytes_(packed_bytes(type_, n_in)) {}
+
     PanelType type_ = kPanelTypes;
     size_t n_in_ = 0, token_bytes_ = 0, group_bytes_ = 0;
     const uint8_t *data_ = nullptr;
