@@ -6,13 +6,17 @@ import secrets
 from array import array
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...chat import CompletionParser, Content, Event, Finish, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
-from ...chat.protocol import ASSISTANT, BOS, USER
-from ...sampling import Sampler
+from ...chat.protocol import ASSISTANT, BOS, DSML, END_THINK, USER
+from ...sampling import Sampler, log_softmax
 from ...session import Session
 from ...stops import StopStrings
 from ...tokenizer import Tokenizer
 from .. import contract
+from .limits import Limits
 from .prompts import Prepared, sampler_of
 
 _ID_PREFIX = {"messages": "toolu_"}
@@ -21,8 +25,8 @@ _ID_PREFIX = {"messages": "toolu_"}
 class Choice:
     """Draws the tokens of one choice.
 
-    Structure of tool calls is drawn greedily and their strings as the request asks: syntax stays sound, and long texts
-    do not run into loops.
+    Behind the reasoning the text is held to the grammars of the request, if there are any. Structure of tool calls is
+    drawn greedily and their strings as the request asks: syntax stays sound, and long texts do not run into loops.
 
     Parameters
     ----------
@@ -67,6 +71,9 @@ class Choice:
         self._stops = StopStrings(request.stop)
         self._id_prefix = _ID_PREFIX.get(request.dialect, "call_")
         self._ids: dict[int, str] = {}
+        self._limits = Limits(tokenizer, prepared.grammars) if prepared.grammars else None
+        self._one_call = not request.parallel_tool_calls
+        self._end_think = tokenizer.special(END_THINK)
         # A model that begins somebody else's turn has ended its own.
         self._ends = frozenset([tokenizer.eos_id, *map(tokenizer.special, (BOS, USER, ASSISTANT))])
 
@@ -80,7 +87,16 @@ class Choice:
         """
         phase = self._parser.phase
         sampler = self._greedy if phase in ("structure", "json") else self._sampler
-        token, logprob = sampler.sample(session.logits_view())
+        logits = session.logits_view()
+        limits = None if phase == "reasoning" else self._limits
+        token, logprob = sampler.sample(logits if limits is None else limits.mask(logits))
+        if limits is not None:
+            limits.accept(token)
+            logprob = self._raw_logprob(logits, token)
+        elif self._limits is not None and token in self._ends:
+            token = self._end_think  # the answer that was asked for is still to come
+            logprob = self._raw_logprob(logits, token)
+            self.notes.append("the model ended its turn inside the reasoning; the reasoning was closed")
         self.n_drawn += 1
         self.n_reasoning += phase == "reasoning"
         out: list[contract.Event] = []
@@ -93,6 +109,8 @@ class Choice:
             return out
         self.drawn.append(token)
         self._take(self._parser.feed(self._decoder.feed(token)), out)
+        if self._one_call and self.finish is None and any(error is None for *_, error in self.calls):
+            self._close_block(out)
         if self.finish is None and self._parser.should_stop:
             self._end("stop", out)
         elif self.finish is None and self.n_drawn >= self._max_tokens:
@@ -103,6 +121,26 @@ class Choice:
     def last(self) -> int:
         """The token drawn last."""
         return self.drawn[-1]
+
+    @property
+    def in_calls(self) -> bool:
+        """Whether a block of calls is being written."""
+        return self._parser.phase not in ("reasoning", "content")
+
+    def _raw_logprob(self, logits: NDArray[np.float32], token: int) -> float:
+        """Return the log-probability that the model itself gave a token, if somebody wants to know."""
+        return float(log_softmax(logits)[token]) if self._logprobs is not None else 0.0
+
+    def _close_block(self, out: list[contract.Event]) -> None:
+        """Write the end of the block of calls for the model: one call was asked for, and it is there."""
+        if self._parser.should_stop:
+            return
+        said = self._tokenizer.decode(self.drawn[-8:])
+        closing = self._tokenizer.encode(
+            f"{'' if said.endswith(chr(10)) else chr(10)}</{DSML}tool_calls>", specials=True
+        )
+        self.drawn.extend(closing)
+        self._take(self._parser.feed(self._decoder.feed(*closing)), out)
 
     def _end(self, reason: contract.FinishReason, out: list[contract.Event]) -> None:
         rest = self._decoder.flush()

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable
+from dataclasses import asdict
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from ...errors import Cancelled
+from ...errors import Cancelled, StateError
+from ...kvstore import Reason
 from ...tokenizer import Tokenizer
 from .. import contract
 from .choice import Choice
-from .pool import Placement, Slot
+from .pool import Placement, Slot, common_prefix
 from .prompts import Prepared, Preparer
-from .replay import key_of_tokens, written_turn
+from .replay import key_of_tokens, stored_blocks, written_turn
 from .statistics import Statistics
+from .storage import Fetched, Storage
+from .trace import Trace, difference
 
 log = logging.getLogger("ds4.server")
 
@@ -24,7 +29,7 @@ Sink = Callable[[list[contract.Event]], None]
 
 
 class Job:
-    """The work for one request. All methods but `cancelled` belong to the worker.
+    """The work for one request. All methods belong to the worker, but `run_errand`.
 
     Parameters
     ----------
@@ -34,6 +39,8 @@ class Job:
     statistics : Statistics
     emit : callable
         Takes events; called from the worker's thread.
+    storage : Storage, optional
+    trace : Trace, optional
 
     Attributes
     ----------
@@ -42,35 +49,52 @@ class Job:
     over : bool
     decoding : bool
         Whether the next step draws a token.
+    errand : callable or None
+        Something slow that is to be done, in another thread, before the next step.
     """
 
-    def __init__(self, prepared: Prepared, preparer: Preparer, statistics: Statistics, emit: Sink) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        preparer: Preparer,
+        statistics: Statistics,
+        emit: Sink,
+        *,
+        storage: Storage | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self.prepared = prepared
+        self.tokens = prepared.tokens
         self.cancelled = False
         self.over = False
         self.decoding = False
+        self.errand: Callable[[], None] | None = None
         self.slot: Slot | None = None
         self._placement: Placement | None = None
+        self._source = self._why = ""
         self._preparer = preparer
         self._tokenizer: Tokenizer = preparer.tokenizer
         self._statistics = statistics
         self._emit = emit
+        self._storage = storage
+        self._trace = trace
+        self._fetched: Fetched | None = None
+        self._saves: dict[int, Reason] = {}
         self._choice = Choice(prepared, 0, self._tokenizer)
-        self._pending: int | None = None  # drawn, not yet in the session
+        self._kept: int | None = None
         self._created = perf_counter()
         self._begun = 0.0
         self._first_token = 0.0
         self._prefill = self._decode = 0.0
-        self._notes = list(prepared.notes)
-        n = len(prepared.tokens)
-        # Where the next prompt of this conversation, or the same one again, can go on from. When the reasoning will not
-        # be shown again, the prompt's last token, which opens it, will be another one.
-        self._anchor = n if prepared.keeps_reasoning else n - 1
 
     @property
-    def tokens(self) -> array[int]:
-        """Tokens of the prompt."""
-        return self.prepared.tokens
+    def _anchor(self) -> int:
+        """Where the next prompt of this conversation, or this one again, can go on from.
+
+        When the reasoning will not be shown again, the last token of this prompt, which opens it, will be another one.
+        """
+        n = len(self.tokens)
+        return n if self.prepared.keeps_reasoning or n == 1 else n - 1
 
     def queued(self, position: int) -> None:
         """Tell how many requests are before this one."""
@@ -79,16 +103,54 @@ class Job:
     def place(self, placement: Placement) -> None:
         """Take a session to work in."""
         self._placement = placement
+        self._source, self._why = placement.source, placement.why
         self.slot = placement.slot
         self._begun = perf_counter()
         self._statistics.add("queue_seconds_total", self._begun - self._created)
-        self._statistics.count("prefixes_total", placement.source)
+        if self._storage is not None:
+            self.errand = self._fetch
+
+    # Errands
+
+    def run_errand(self) -> None:
+        """Do what is to be done before the next step."""
+        errand, self.errand = self.errand, None
+        try:
+            if errand is not None:
+                errand()
+        except Exception as error:
+            log.exception("request %s failed", self.prepared.request.id)
+            self.fail(f"{type(error).__name__}: {error}")
+
+    def _fetch(self) -> None:
+        """Save what is about to be lost, then load a stored state if it helps."""
+        slot, placement, storage = self.slot, self._placement, self._storage
+        assert slot is not None and placement is not None and storage is not None
+        left = placement.source == "cold" or (placement.source == "rewind" and placement.kept < slot.turn - 1)
+        if left:
+            storage.save(slot, "evict")
+        found = storage.fetch(slot, self.tokens, self.prepared.key, placement.kept)
+        if found is None:
+            return
+        self._fetched = found
+        self.tokens = found.tokens
+        slot.saved = found.kept
+        self._source = "store"
+        self._why = f"store: a stored state holds the first {found.kept} tokens of the prompt"
+
+    def _save(self, reason: Reason) -> None:
+        assert self.slot is not None and self._storage is not None
+        self._storage.save(self.slot, reason)
+
+    # Steps
 
     def step(self, quantum: int) -> None:
         """Compute one piece of the prompt of at most `quantum` tokens, or one token of the answer."""
         start = perf_counter()
         decoding = self.decoding
         try:
+            if self.over:
+                return
             if self.cancelled:
                 self._finish("cancelled")
             elif decoding:
@@ -96,12 +158,13 @@ class Job:
             else:
                 self._step_prefill(quantum)
         except Cancelled:
-            assert self.slot is not None
-            self.slot.look()
+            if self.slot is not None:
+                self.slot.look()
             self._finish("cancelled")
         except Exception as error:  # the server lives on, whatever a request does to it
-            log.exception("request %s failed", self.prepared.request.id)
-            self.fail(f"{type(error).__name__}: {error}")
+            if not self._recovered(error):
+                log.exception("request %s failed", self.prepared.request.id)
+                self.fail(f"{type(error).__name__}: {error}")
         finally:
             spent = perf_counter() - start
             if decoding:
@@ -115,59 +178,117 @@ class Job:
             self.slot.broken = True
         self._finish("error", why)
 
+    def _recovered(self, error: Exception) -> bool:
+        """After the first computation on a loaded state failed: put the state aside and begin without it."""
+        if self._fetched is None or self.slot is None or isinstance(error, MemoryError):
+            return False
+        log.warning("a stored state was of no use, the prompt is computed: %s", error)
+        self._fetched.hit.reject(f"the first computation on it failed: {error}")
+        self._fetched.hit.release()
+        self._fetched = None
+        self._statistics.count("store_total", "damaged")
+        self.slot.session.reset()
+        self.slot.tokens = array("i")
+        self.tokens = self.prepared.tokens
+        self._kept = None
+        self._source, self._why = "cold", "cold: a stored state was of no use"
+        return True
+
     # The prompt
 
     def _step_prefill(self, quantum: int) -> None:
-        slot, placement = self.slot, self._placement
-        assert slot is not None and placement is not None
+        slot = self.slot
+        assert slot is not None
         n = len(self.tokens)
         pos = len(slot.tokens)
-        if pos > n or slot.tokens != self.tokens[:pos]:
-            pos = slot.reachable(placement.kept)
-        target = min(pos + quantum, n)
-        if pos < self._anchor < target:
-            target = self._anchor
-        kept = slot.session.sync(np.frombuffer(self.tokens, np.int32, target))
-        slot.tokens = self.tokens[:target]
-        if self._choice.index == 0 and self._computed is None:
-            self._computed = (kept, n - kept)
+        if self._kept is None or pos > n or (self._choice.index and not self._resumed):
+            pos = self._go_back(slot)
+        target = min([pos + quantum, n, *(at for at in (self._anchor, *self._saves) if at > pos)])
+        if target > pos:
+            slot.session.eval(np.frombuffer(self.tokens, np.int32)[pos:target])
+            slot.tokens.extend(self.tokens[pos:target])
+        self._release_fetched()
         if target == self._anchor:
-            slot.session.checkpoint()
-        if target < n:
-            if self._choice.index == 0:
-                first, total = self._computed or (0, n)
-                self._emit([contract.Prefill(target - first, total)])
-            return
+            _checkpoint(slot)
+        if target in self._saves:
+            reason = self._saves.pop(target)
+            self.errand = lambda: self._save(reason)
+        if self._choice.index == 0 and self._kept is not None and target > pos:
+            self._emit([contract.Prefill(target - self._kept, n - self._kept)])
+        if target == n:
+            self._start(slot, n)
+
+    _resumed = False
+
+    def _go_back(self, slot: Slot) -> int:
+        """Bring the session to the last position from which the prompt can go on."""
+        at = slot.reachable(common_prefix(slot.tokens, self.tokens))
+        if self._trace is not None and self._kept is None:
+            self._trace.write(
+                "place",
+                self.prepared.request,
+                source=self._source,
+                why=self._why,
+                kept=at,
+                prompt_tokens=len(self.tokens),
+                difference=difference(self._tokenizer, self.tokens, slot.tokens),
+            )
+        if at < len(slot.tokens):
+            at = slot.session.rewind(at)
+            del slot.tokens[at:]
+            slot.saved = min(slot.saved, at)
+        self._resumed = True
+        if self._kept is None:
+            self._kept = at
+            slot.blocks = dict(self.prepared.blocks)
+            if self._storage is not None:
+                self._saves = dict(self._storage.stops(self.tokens, at))
+        return at
+
+    def _release_fetched(self) -> None:
+        if self._fetched is not None:
+            self._fetched.hit.release()
+            self._fetched = None
+
+    def _start(self, slot: Slot, n: int) -> None:
+        """Go over to the answer."""
         slot.turn = n
         self.decoding = True
-        if self._choice.index == 0:
-            cached = n - (self._computed or (0, n))[1]
-            self._statistics.add("prompt_tokens_total", n)
-            self._statistics.add("cached_tokens_total", cached)
-            self._statistics.add("computed_tokens_total", n - cached)
-            self._emit([contract.Prefill(n - cached, n - cached), contract.Started(n, cached, placement.why)])
-        self._step_decode()
-
-    _computed: tuple[int, int] | None = None
+        if self._choice.index:
+            return
+        kept = self._kept or 0
+        self._statistics.add("prompt_tokens_total", n)
+        self._statistics.add("cached_tokens_total", kept)
+        self._statistics.add("computed_tokens_total", n - kept)
+        self._statistics.count("prefixes_total", self._source)
+        self._emit([contract.Started(n, kept, self._why)])
 
     # The answer
 
     def _step_decode(self) -> None:
         slot, choice = self.slot, self._choice
         assert slot is not None
+        if choice.n_drawn and len(slot.tokens) < len(self.tokens) + len(choice.drawn):
+            slot.session.eval(choice.last)
+            slot.tokens.append(choice.last)
+            self._save_continued(slot)
         events = choice.step(slot.session)
         if not self._first_token:
             self._first_token = perf_counter()
         if events:
             self._emit(events)
         if choice.finish is not None:
-            self._learn(choice)
+            self._learn(slot, choice)
             self._finish(choice.finish)
-            return
-        slot.session.eval(choice.last)
-        slot.tokens.append(choice.last)
 
-    def _learn(self, choice: Choice) -> None:
+    def _save_continued(self, slot: Slot) -> None:
+        storage = self._storage
+        n = len(slot.tokens)
+        if storage is None or self._choice.in_calls or storage.policy.next_continued(n - 1) != n:
+            return
+        self.errand = lambda: self._save("continued")
+
+    def _learn(self, slot: Slot, choice: Choice) -> None:
         """Remember the turn as the model wrote it."""
         prepared = self.prepared
         if choice.stop is not None or choice.finish not in ("stop", "tool_calls"):
@@ -179,23 +300,30 @@ class Job:
             turn = written_turn(sampled, thinking, "".join(choice.reasoning), "".join(choice.content), calls)
             if turn is not None:
                 self._preparer.tool_memory.put(turn)
+                slot.blocks.update(stored_blocks([turn]))
+            self._preparer.remember_calls(prepared, sampled, choice.drawn, [call[0] for call in calls])
         self._preparer.remember_turn(prepared.key, sampled, choice.drawn)
 
     # The end
 
     def _finish(self, reason: contract.FinishReason, error: str | None = None) -> None:
         """End the choice; and all of them, unless it ended well."""
-        request = self.prepared.request
+        if self.over:
+            return
+        self._release_fetched()
         good = reason not in ("cancelled", "error")
-        last = request.n if not good else self._choice.index + 1
+        n = self.prepared.request.n
         events: list[contract.Event] = []
-        for index in range(self._choice.index, last):
+        for index in range(self._choice.index, self._choice.index + 1 if good else n):
             choice = self._choice if index == self._choice.index else None
-            events.append(self._done(index, choice, reason, error))
-            self._statistics.count("finished_total", reason)
-        if good and last < request.n:
-            self._choice = Choice(self.prepared, last, self._tokenizer)
-            self.decoding = False
+            done = self._done(index, choice, reason, error)
+            events.append(done)
+            self._count(done)
+            if self._trace is not None:
+                self._trace.write("done", self.prepared.request, **self._described(done, choice))
+        if good and self._choice.index + 1 < n:
+            self._choice = Choice(self.prepared, self._choice.index + 1, self._tokenizer)
+            self.decoding = self._resumed = False
         else:
             self.over = True
         self._emit(events)
@@ -204,22 +332,48 @@ class Job:
         self, index: int, choice: Choice | None, reason: contract.FinishReason, error: str | None
     ) -> contract.Done:
         now = perf_counter()
-        n = len(self.tokens)
-        computed = self._computed[1] if self._computed else 0
-        usage = contract.Usage(n, n - computed if self._computed else 0, computed)
-        notes = list(self._notes)
-        if choice is not None:
-            usage = contract.Usage(usage.prompt, usage.cached, computed, choice.n_drawn, choice.n_reasoning)
-            notes += choice.notes
-            self._statistics.add("completion_tokens_total", choice.n_drawn)
-            self._statistics.add("reasoning_tokens_total", choice.n_reasoning)
-        begun = self._begun or now
+        n, kept = len(self.tokens), self._kept or 0
+        drawn, reasoning = (choice.n_drawn, choice.n_reasoning) if choice is not None else (0, 0)
         timings = contract.Timings(
-            queue=begun - self._created,
+            queue=(self._begun or now) - self._created,
             prefill=self._prefill,
             decode=self._decode,
             first_token=self._first_token - self._created if self._first_token else 0.0,
             total=now - self._created,
         )
-        stop = choice.stop if choice is not None else None
-        return contract.Done(reason, stop, usage, timings, tuple(notes), error, index)
+        return contract.Done(
+            finish=reason,
+            stop=choice.stop if choice is not None else None,
+            usage=contract.Usage(n, kept, n - kept, drawn, reasoning),
+            timings=timings,
+            notes=(*self.prepared.notes, *(choice.notes if choice is not None else ())),
+            error=error,
+            choice=index,
+        )
+
+    def _count(self, done: contract.Done) -> None:
+        self._statistics.count("finished_total", done.finish)
+        self._statistics.add("completion_tokens_total", done.usage.completion)
+        self._statistics.add("reasoning_tokens_total", done.usage.reasoning)
+        if done.choice == 0 or done.finish in ("cancelled", "error"):
+            self._statistics.add("prefill_seconds_total", done.timings.prefill)
+        self._statistics.add("decode_seconds_total", done.timings.decode)
+
+    def _described(self, done: contract.Done, choice: Choice | None) -> dict[str, Any]:
+        out = asdict(done)
+        if choice is not None:
+            out |= {
+                "text": self._tokenizer.decode(choice.drawn),
+                "reasoning": "".join(choice.reasoning),
+                "content": "".join(choice.content),
+                "calls": choice.calls,
+            }
+        return out
+
+
+def _checkpoint(slot: Slot) -> None:
+    """Make the present position one that the session can go back to, if there is room for that."""
+    try:
+        slot.session.checkpoint()
+    except StateError as error:
+        log.debug("no checkpoint: %s", error)

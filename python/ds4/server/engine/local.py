@@ -10,14 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from ...kvstore import KVStore, SavePolicy
 from ...model import Model
 from ...session import Session
 from ..contract import Done, Event, ModelInfo, Request, RequestError, Started
-from .job import Job
+from .job import Job, Sink
 from .pool import Pool
 from .prompts import Prepared, Preparer
 from .settings import Settings
 from .statistics import Statistics
+from .storage import Storage
+from .trace import Trace
 from .worker import Worker
 
 
@@ -32,7 +35,7 @@ class LocalGeneration:
         self._n_done = 0
         self._info: Started | None = None
         self._loop = asyncio.get_running_loop()
-        self._job = Job(prepared, engine.preparer, engine.counters, self._emit)
+        self._job = engine.job(prepared, self._emit)
 
     @property
     def request(self) -> Request:
@@ -95,6 +98,10 @@ class LocalEngine:
     ----------
     model : Model
     settings : Settings, optional
+    store : KVStore, optional
+        Where session states are kept. It stays open when the engine is closed.
+    policy : SavePolicy, optional
+        When they are put there.
 
     Examples
     --------
@@ -103,17 +110,28 @@ class LocalEngine:
     ...         print(event)
     """
 
-    def __init__(self, model: Model, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings | None = None,
+        *,
+        store: KVStore | None = None,
+        policy: SavePolicy | None = None,
+    ) -> None:
         self.settings = settings or Settings()
-        self.counters = Statistics()
-        self.preparer = Preparer(model.tokenizer, self.settings)
         self._model = model
+        self._counters = Statistics()
+        self._storage = None
+        if store is not None:
+            self._storage = Storage(store, policy or SavePolicy(), model, self._counters, self.settings.n_ctx)
+        find_blocks = self._storage.find_blocks if self._storage is not None else None
+        self._preparer = Preparer(model.tokenizer, self.settings, find_blocks)
         self._pool = Pool(self._session, self._most_sessions())
-        self._worker = Worker(self._pool, self.settings, self.counters)
+        self._worker = Worker(self._pool, self.settings, self._storage)
         self._preparers = ThreadPoolExecutor(2, thread_name_prefix="ds4-prepare")
         self._created = int(time.time())
-        self._closing = False
-        self._started = False
+        self._trace = Trace(self.settings.trace) if self.settings.trace is not None else None
+        self._started = self._closed = False
 
     def _session(self) -> Session:
         return self._model.session(n_ctx=self.settings.n_ctx, **self.settings.session)
@@ -144,9 +162,10 @@ class LocalEngine:
         return ModelInfo(settings.model_id or shape, settings.n_ctx, most, shape, self._created)
 
     async def start(self) -> None:
-        """Start the worker."""
-        self._started = True
-        self._worker.start()
+        """Start the worker; the first request does it otherwise."""
+        if not self._started and not self._closed:
+            self._started = True
+            self._worker.start()
 
     async def open(self, request: Request) -> LocalGeneration:
         """Take a request.
@@ -156,22 +175,36 @@ class LocalEngine:
         RequestError
             It cannot be answered; `Overloaded` if only now.
         """
-        self.counters.count("requests_total", request.dialect)
+        await self.start()
+        self._counters.count("requests_total", request.dialect)
         try:
-            self._refuse_when_closing()
             self._worker.check_room()
-            prepared = await asyncio.get_running_loop().run_in_executor(self._preparers, self.preparer.prepare, request)
-            self._refuse_when_closing()
+            prepared = await asyncio.get_running_loop().run_in_executor(self._preparers, self._prepare, request)
             generation = LocalGeneration(prepared, self)
             self._worker.submit(generation.job)
         except RequestError as error:
-            self.counters.count("refused_total", error.code or str(error.status))
+            self._counters.count("refused_total", error.code or str(error.status))
             raise
         return generation
 
-    def _refuse_when_closing(self) -> None:
-        if self._closing or not self._started:
-            raise RequestError("the server is shutting down", status=503, type="server_error", code="shutting_down")
+    def _prepare(self, request: Request) -> Prepared:
+        if self._trace is not None:
+            self._trace.request(request)
+        try:
+            prepared = self._preparer.prepare(request)
+        except RequestError as error:
+            if self._trace is not None:
+                self._trace.write("refused", request, status=error.status, code=error.code, message=error.message)
+            raise
+        self._counters.add("replayed_turns_total", prepared.n_replayed)
+        self._counters.add("unknown_turns_total", prepared.n_unknown)
+        if self._trace is not None:
+            self._trace.prompt(prepared)
+        return prepared
+
+    def job(self, prepared: Prepared, emit: Sink) -> Job:
+        """Make the work for a request."""
+        return Job(prepared, self._preparer, self._counters, emit, storage=self._storage, trace=self._trace)
 
     async def count(self, request: Request) -> int:
         """Return the number of tokens of a request's prompt.
@@ -181,7 +214,7 @@ class LocalEngine:
         RequestError
             It cannot be rendered.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._preparers, self.preparer.count, request)
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, self._preparer.count, request)
 
     def cancel(self, job: Job) -> None:
         """End a job."""
@@ -189,21 +222,26 @@ class LocalEngine:
 
     def statistics(self) -> dict[str, Any]:
         """Return counters (see `Statistics`) and levels: waiting, active, sessions, session_bytes."""
-        return {**self.counters.snapshot(), **self._worker.levels()}
+        return {**self._counters.snapshot(), **self._worker.levels()}
 
     async def close(self, *, drain: float | None = None) -> None:
         """Refuse new requests, let those that run go on for `drain` seconds (None: to their end), stop."""
-        self._closing = True
-        if not self._started:
+        if self._closed:
             return
+        self._closed = True
         loop = asyncio.get_running_loop()
         self._worker.stop(drain=True)
-        ended = loop.run_in_executor(None, self._worker.join)
-        if drain is not None:
-            await asyncio.wait([ended], timeout=drain)
-            self._worker.stop(drain=False)
-        await ended
-        self._preparers.shutdown(wait=True)
+        if self._started:
+            ended = loop.run_in_executor(None, self._worker.join)
+            if drain is not None:
+                await asyncio.wait([ended], timeout=drain)
+                self._worker.stop(drain=False)
+            await ended
+        self._preparers.shutdown(wait=False)
+        if self._storage is not None:
+            await loop.run_in_executor(None, self._storage.close)
+        if self._trace is not None:
+            self._trace.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -26,6 +26,10 @@ class Slot:
         Position where the last prompt ended: what is behind belongs to one answer.
     broken : bool
         The session cannot be trusted any more.
+    saved : int
+        Position at which the session is in the store; 0 for none.
+    blocks : dict of str to str
+        What the store is to keep of the turns with calls, see `replay.stored_blocks`.
     """
 
     def __init__(self, session: Session) -> None:
@@ -35,6 +39,8 @@ class Slot:
         self.used = 0
         self.turn = 0
         self.broken = False
+        self.saved = 0
+        self.blocks: dict[str, str] = {}
 
     def reachable(self, common: int) -> int:
         """Return the farthest position, at most `common`, where the session can go on without computing."""
@@ -93,18 +99,16 @@ class Pool:
 
     def __init__(self, make: Callable[[], Session], most: int) -> None:
         self._make = make
-        self._most = most
+        self.most = most
         self._clock = 0
         self.slots: list[Slot] = []
 
-    def take(self, tokens: array[int], owner: object) -> Placement | None:
-        """Give a prompt the session that has most of it; None if all sessions are busy.
+    def take(self, tokens: array[int], owner: object) -> Placement:
+        """Give a prompt the session that has most of it; there must be one that is not busy.
 
         Which session it is has no influence on what is computed.
         """
         idle = [slot for slot in self.slots if slot.owner is None]
-        if not idle and len(self.slots) >= self._most:
-            return None
         placement = self._placed(idle, tokens)
         placement.slot.owner = owner
         self._clock += 1
@@ -129,7 +133,7 @@ class Pool:
         # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
         # that left earlier may be one of two, so both are kept if there is a session to spare.
         spare = [slot for slot in idle if slot is not best]
-        can_fork = hasattr(best.session, "fork") and (spare or len(self.slots) < self._most)
+        can_fork = hasattr(best.session, "fork") and (spare or len(self.slots) < self.most)
         if best in idle and (most >= best.turn - 1 or not can_fork):
             return Placement(best, most, "rewind", _rewound(best, most, common), common)
         if can_fork:
@@ -141,6 +145,7 @@ class Pool:
         target = self._unused(spare)
         target.session.close()
         target.session, target.tokens, target.turn = copy, source.tokens[:], source.turn
+        target.saved = 0
         why = f"fork: the prompt leaves another session's {len(source.tokens)} tokens after {common}"
         return Placement(target, kept, "fork", f"{why}; a copy of it went back to {kept}", common)
 
@@ -149,7 +154,7 @@ class Pool:
         empty = [slot for slot in idle if not slot.tokens]
         if empty:
             return empty[0]
-        if len(self.slots) < self._most:
+        if len(self.slots) < self.most:
             slot = Slot(self._make())
             self.slots.append(slot)
             return slot
@@ -168,6 +173,10 @@ class Pool:
         if slot.broken:
             self.slots.remove(slot)
             slot.session.close()
+
+    def size(self) -> tuple[int, int]:
+        """Return how many sessions there are, and their bytes."""
+        return len(self.slots), sum(slot.session.n_bytes for slot in self.slots)
 
     def close(self) -> None:
         """Close all sessions."""

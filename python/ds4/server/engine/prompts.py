@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...chat import EFFORT_MAX_CONTEXT, Prompt, render, with_system_role
+from ...chat import EFFORT_MAX_CONTEXT, Prompt, Special, render, with_system_role
 from ...chat.messages import check_tools
+from ...chat.protocol import BOS, EOS
+from ...grammar import Grammar
 from ...sampling import Sampler
 from ...tokenizer import Tokenizer
 from ..contract import JsonObject, Named, Request, RequestError
-from .replay import TextCache, ToolMemory, TurnMemory
+from .bounded import BoundedDict
+from .limits import Limits, grammars_of
+from .replay import (
+    TextCache,
+    ToolMemory,
+    TurnMemory,
+    WrittenTurn,
+    before_of,
+    call_ids,
+    restore,
+    stored_blocks,
+    turn_of_blocks,
+)
 from .settings import Settings
+
+FindBlocks = Callable[[Sequence[str]], Mapping[str, str]]
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
 MAX_CHOICES = 128
+
+_CONTINUED = ("responses", "messages")  # dialects in which a request may send results without the calls
 
 _PARAM = re.compile(r"((?:messages|tools|response_format|effort|mode)(?:\[\d+\]|\.\w+)*)")
 
@@ -30,7 +48,8 @@ class Prepared:
     Parameters
     ----------
     request : Request
-    prompt : Prompt
+    text : str
+        The prompt as one text, for people.
     tokens : array of int
         Tokens of the prompt.
     key : bytes
@@ -41,20 +60,48 @@ class Prepared:
         Whether the next prompt of this conversation still shows the reasoning of this turn.
     max_tokens : int
         Tokens that may be drawn.
-    n_unknown : int
-        Turns with calls of which the exact text is not known.
+    grammars : tuple of Grammar
+        What the answer is held to behind its reasoning: one of these, or nothing.
+    n_replayed, n_unknown : int
+        Turns with calls of which the exact text is known, and is not.
+    blocks : mapping of str to str
+        Of the former: what the store keeps of them, see `stored_blocks`.
     notes : tuple of str
     """
 
     request: Request
-    prompt: Prompt
+    text: str
     tokens: array[int]
     key: bytes
     tools: tuple[Mapping[str, Any], ...]
     keeps_reasoning: bool
     max_tokens: int
+    grammars: tuple[Grammar, ...] = ()
+    n_replayed: int = 0
     n_unknown: int = 0
+    blocks: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    text: str
+    key: bytes
+    tokens: array[int]
+    tools: tuple[Mapping[str, Any], ...]
+    shows_tools: bool
+    n_replayed: int
+    n_unknown: int
+    blocks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTurn:
+    """A conversation that waits for the results of calls."""
+
+    tokens: array[int]
+    key: bytes
+    calls: tuple[str, ...]
 
 
 class Preparer:
@@ -64,14 +111,18 @@ class Preparer:
     ----------
     tokenizer : Tokenizer
     settings : Settings
+    find_blocks : callable, optional
+        Call ids -> what the store keeps of their turns, of as many as it has.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: Settings) -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: Settings, find_blocks: FindBlocks | None = None) -> None:
         self.tokenizer = tokenizer
         self.tool_memory = ToolMemory(settings.tool_memory_ids, settings.tool_memory_bytes)
         self.turn_memory = TurnMemory(settings.turn_memory_bytes)
         self.texts = TextCache(tokenizer, settings.text_cache_bytes)
+        self._open_turns: BoundedDict[str, _OpenTurn] = BoundedDict(settings.turn_memory_bytes)
         self._settings = settings
+        self._find_blocks = find_blocks
 
     def prepare(self, request: Request) -> Prepared:
         """Check a request and make its prompt.
@@ -85,12 +136,8 @@ class Preparer:
         notes: list[str] = []
         if request.effort == "max" and self._settings.n_ctx < EFFORT_MAX_CONTEXT:
             notes.append(f"effort max is made for a context of {EFFORT_MAX_CONTEXT} tokens or more")
-        tools = () if request.tool_choice == "none" else request.tools
-        messages, blocks, n_unknown = self.tool_memory.restore(with_system_role(request.messages))
-        prompt = _rendered(request, messages, tools, blocks)
-        key = prompt.key()
-        tokens = self.texts.encode_prompt(prompt, self.turn_memory.find(key))
-        n, n_ctx = len(tokens), self._settings.n_ctx
+        rendered = self._render(request)
+        n, n_ctx = len(rendered.tokens), self._settings.n_ctx
         if n >= n_ctx:
             raise RequestError(
                 f"the prompt has {n} tokens, but prompt and answer together have room for {n_ctx}",
@@ -99,17 +146,147 @@ class Preparer:
                 extra={"n_prompt_tokens": n, "n_ctx": n_ctx},
             )
         asked = self._settings.max_tokens if request.max_tokens is None else request.max_tokens
+        grammars = grammars_of(request, rendered.tools)
+        if grammars:
+            try:
+                Limits(self.tokenizer, grammars)  # what takes long the first time is done here
+            except ValueError as error:
+                raise RequestError(str(error), param="tools" if request.tools else "response_format") from None
         return Prepared(
             request=request,
-            prompt=prompt,
-            tokens=tokens,
-            key=key,
-            tools=tuple(tools),
-            keeps_reasoning=request.mode == "chat" or bool(tools) or any(m.get("tools") for m in messages),
+            text=rendered.text,
+            tokens=rendered.tokens,
+            key=rendered.key,
+            tools=rendered.tools,
+            keeps_reasoning=request.mode == "chat" or rendered.shows_tools,
             max_tokens=min(asked, self._settings.max_tokens, n_ctx - n),
-            n_unknown=n_unknown,
+            grammars=grammars,
+            n_replayed=rendered.n_replayed,
+            n_unknown=rendered.n_unknown,
+            blocks=rendered.blocks,
             notes=tuple(notes),
         )
+
+    def count(self, request: Request) -> int:
+        """Return the number of tokens of a request's prompt, whether it fits or not.
+
+        Raises
+        ------
+        RequestError
+            Something in the request cannot be rendered.
+        """
+        return len(self._render(request).tokens)
+
+    def _render(self, request: Request) -> _Rendered:
+        if not all(isinstance(message, Mapping) for message in request.messages):
+            raise RequestError("every message must be an object", param="messages")
+        tools = () if request.tool_choice == "none" else tuple(request.tools)
+        messages: list[Mapping[str, Any]] = list(with_system_role(request.messages))
+        before, messages = self._opened_before(request, messages)
+        turns = self._known_turns(messages, tools)
+        messages, blocks, n_unknown = restore(messages, turns)
+        wanted = request.response_format
+        shape = None if wanted is None else {"type": "object"} if isinstance(wanted, JsonObject) else wanted.schema
+        try:
+            prompt = render(
+                messages,
+                mode=request.mode,
+                tools=tools if before is None else None,
+                effort=request.effort if before is None else None,
+                drop_thinking=before is None or not tools,
+                response_format=shape if before is None else None,
+                blocks=blocks,
+            )
+        except (ValueError, TypeError) as error:
+            raise RequestError(str(error), param=_param(str(error))) from None
+        key, text = prompt.key(), prompt.text
+        tokens = self.texts.encode_prompt(prompt, self.turn_memory.find(key))
+        if before is not None:
+            # What is rendered begins with the mark that begins a prompt; here it goes on from the end of a turn.
+            bos = Special(BOS)
+            assert prompt.parts[0] == bos
+            tokens = before.tokens + array("i", [self.tokenizer.eos_id]) + tokens[1:]
+            key = before.key + Prompt((Special(EOS),)).key() + key[len(Prompt((bos,)).key()) :]
+            text = _text(before.key) + EOS + text[len(BOS) :]
+        kept = stored_blocks({turn for i, turn in turns.items() if i in blocks})
+        shows_tools = bool(tools) or any(message.get("tools") for message in messages)
+        return _Rendered(text, key, tokens, tools, shows_tools, len(blocks), n_unknown, kept)
+
+    def _known_turns(
+        self, messages: list[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> dict[int, WrittenTurn]:
+        """Return what is known of the turns with calls, by their place among the messages."""
+        turns: dict[int, WrittenTurn] = {}
+        missing: dict[int, list[str]] = {}
+        for i, message in enumerate(messages):
+            ids = call_ids(message)
+            if ids:
+                turn = self.tool_memory.get(ids[0])
+                if turn is not None:
+                    turns[i] = turn
+                else:
+                    missing[i] = ids
+        if missing and self._find_blocks is not None:
+            asked = [name for ids in missing.values() for call_id in ids for name in (call_id, before_of(call_id))]
+            found = self._find_blocks(asked)
+            for i, ids in missing.items():
+                turn = turn_of_blocks(ids, found, tools)
+                if turn is not None:
+                    self.tool_memory.put(turn)
+                    turns[i] = turn
+        return turns
+
+    def _opened_before(
+        self, request: Request, messages: list[Mapping[str, Any]]
+    ) -> tuple[_OpenTurn | None, list[Mapping[str, Any]]]:
+        """Find the turn that leading tool results answer, when its calls are not shown.
+
+        Returns
+        -------
+        turn : _OpenTurn or None
+        messages : list of mappings
+            Those that come after the turn; all of them without one.
+        """
+        start = next((i for i, m in enumerate(messages) if m.get("role") != "system"), len(messages))
+        end = next((i for i in range(start, len(messages)) if messages[i].get("role") != "tool"), len(messages))
+        if start == end or request.dialect not in _CONTINUED:
+            return None, messages
+        results = messages[start:end]
+        ids = [str(result.get("tool_call_id")) for result in results]
+        turn = self._open_turns.get(ids[0])
+        unknown = [i for i in ids if turn is None or i not in turn.calls]
+        if turn is None or unknown:
+            raise RequestError(
+                f"there is no call {unknown[0]!r}: neither does the request show it, nor is it remembered",
+                param="messages",
+                code="unknown_call_id",
+            )
+        missing = [call for call in turn.calls if call not in ids]
+        if missing:
+            raise RequestError(
+                f"the result of the call {missing[0]!r} is missing", param="messages", code="missing_tool_result"
+            )
+        results.sort(key=lambda result: turn.calls.index(str(result["tool_call_id"])))
+        return turn, results + messages[end:]
+
+    def remember_calls(self, prepared: Prepared, turn: bytes, tokens: array[int], calls: Sequence[str]) -> None:
+        """Remember a conversation by the calls that it waits for.
+
+        Parameters
+        ----------
+        prepared : Prepared
+        turn : bytes
+            Key bytes of the turn without its end.
+        tokens : array of int
+            What was drawn.
+        calls : sequence of str
+            Ids.
+        """
+        if prepared.request.dialect in _CONTINUED:
+            opened = _OpenTurn(prepared.tokens + tokens, prepared.key + turn, tuple(calls))
+            for call in calls:
+                weight = (200 + 4 * len(opened.tokens) + len(opened.key)) // len(calls)
+                self._open_turns.put(call, opened, weight)
 
     def remember_turn(self, key: bytes, turn: bytes, tokens: array[int]) -> None:
         """Remember the tokens of a turn, if the tokenizer would choose others for its bytes.
@@ -132,19 +309,6 @@ class Preparer:
         chosen += tokenizer.encode(tokenizer.decode(text))
         if chosen != list(tokens):
             self.turn_memory.put(key, turn, tokens)
-
-    def count(self, request: Request) -> int:
-        """Return the number of tokens of a request's prompt, whether it fits or not.
-
-        Raises
-        ------
-        RequestError
-            Something in the request cannot be rendered.
-        """
-        tools = () if request.tool_choice == "none" else request.tools
-        messages, blocks, _ = self.tool_memory.restore(with_system_role(request.messages))
-        prompt = _rendered(request, messages, tools, blocks)
-        return len(self.texts.encode_prompt(prompt, self.turn_memory.find(prompt.key())))
 
 
 def check_request(request: Request) -> None:
@@ -204,24 +368,10 @@ def sampler_of(request: Request, choice: int = 0) -> Sampler:
     return Sampler(s.temperature, s.top_k, s.top_p, s.min_p, seed)
 
 
-def _rendered(
-    request: Request, messages: list[Mapping[str, Any]], tools: tuple[Mapping[str, Any], ...], blocks: dict[int, str]
-) -> Prompt:
-    wanted = request.response_format
-    shape = None if wanted is None else {"type": "object"} if isinstance(wanted, JsonObject) else wanted.schema
-    try:
-        return render(
-            messages,
-            mode=request.mode,
-            tools=tools,
-            effort=request.effort,
-            response_format=shape,
-            blocks=blocks,
-        )
-    except (ValueError, TypeError) as error:
-        raise RequestError(str(error), param=_param(str(error))) from None
-
-
 def _param(text: str) -> str:
     found = _PARAM.search(text)
     return found[1] if found else "messages"
+
+
+def _text(key: bytes) -> str:
+    return key.replace(b"\xff", b"").decode("utf-8", "replace")

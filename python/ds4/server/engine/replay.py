@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...chat import Prompt, Special, Text
+from ...chat import Prompt, Special, Text, parse_completion
 from ...chat.jsontext import loads
 from ...chat.protocol import END_THINK, EOS, split_specials
 from ...tokenizer import Tokenizer
@@ -77,51 +77,63 @@ class ToolMemory:
         for call_id, _, _ in turn.calls:
             self._turns.put(call_id, turn, turn.weight // len(turn.calls))
 
-    def restore(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[int, str], int]:
-        """Bring turns with calls back to what the model wrote.
 
-        Reasoning that the client left out comes back, and so does content that it trimmed; content and calls that it
-        changed stay as they are.
+def restore(
+    messages: Sequence[Mapping[str, Any]], turns: Mapping[int, WrittenTurn]
+) -> tuple[list[Mapping[str, Any]], dict[int, str], int]:
+    """Bring turns with calls back to what the model wrote.
 
-        Returns
-        -------
-        messages : list of mappings
-        blocks : dict of int to str
-            For `ds4.chat.render`.
-        n_unknown : int
-            Turns with calls that nothing is known about.
-        """
-        out: list[Mapping[str, Any]] = list(messages)
-        blocks: dict[int, str] = {}
-        n_unknown = 0
-        for i, message in enumerate(messages):
-            calls = message.get("tool_calls")
-            if not calls:
-                continue
-            turn = self._turn_of(calls)
-            if turn is None:
-                n_unknown += 1
-                continue
-            content = message.get("content")
-            if content is None or (isinstance(content, str) and content.strip() == turn.content.strip()):
-                content = turn.content
-            out[i] = {
-                **message,
-                "content": content,
-                "reasoning_content": message.get("reasoning_content") or turn.reasoning,
-            }
-            blocks[i] = turn.block
-        return out, blocks, n_unknown
+    Reasoning that the client left out comes back, and so does content that it trimmed; content and calls that it
+    changed stay as they are.
 
-    def _turn_of(self, calls: Any) -> WrittenTurn | None:
-        if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
-            return None  # check_messages says what is wrong with it
-        first = calls[0].get("id")
-        turn = self.get(first) if isinstance(first, str) else None
-        if turn is None or len(turn.calls) != len(calls):
-            return None
-        same = all(_same_call(call, written) for call, written in zip(calls, turn.calls, strict=True))
-        return turn if same else None
+    Parameters
+    ----------
+    messages : sequence of mappings
+    turns : mapping of int to WrittenTurn
+        What is known, by the place among the messages.
+
+    Returns
+    -------
+    messages : list of mappings
+    blocks : dict of int to str
+        For `ds4.chat.render`.
+    n_unknown : int
+        Turns with calls that nothing is known about.
+    """
+    out: list[Mapping[str, Any]] = list(messages)
+    blocks: dict[int, str] = {}
+    n_unknown = 0
+    for i, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if not calls:
+            continue
+        turn = turns.get(i)
+        if turn is None or not _same_calls(calls, turn):
+            n_unknown += 1
+            continue
+        content = message.get("content")
+        if content is None or (isinstance(content, str) and content.strip() == turn.content.strip()):
+            content = turn.content
+        reasoning = message.get("reasoning_content") or turn.reasoning
+        out[i] = {**message, "content": content, "reasoning_content": reasoning}
+        blocks[i] = turn.block
+    return out, blocks, n_unknown
+
+
+def call_ids(message: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a message's calls; none unless every call has one."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, Sequence) or isinstance(calls, (str, bytes)):
+        return []
+    ids = [call.get("id") if isinstance(call, Mapping) else None for call in calls]
+    return [i for i in ids if isinstance(i, str)] if all(isinstance(i, str) for i in ids) else []
+
+
+def _same_calls(calls: Any, turn: WrittenTurn) -> bool:
+    """Tell whether a client's calls are those of a turn."""
+    if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
+        return False  # check_messages says what is wrong with it
+    return len(turn.calls) == len(calls) and all(map(_same_call, calls, turn.calls))
 
 
 def _same_call(call: Mapping[str, Any], written: tuple[str, str, str]) -> bool:
@@ -161,6 +173,54 @@ def written_turn(
     parts = [Special(piece) if i % 2 else Text(piece) for i, piece in enumerate(split_specials(block))]
     rendered = Prompt((*(head if thinking else head[2:]), *parts)).key()
     return WrittenTurn(reasoning, content, block, tuple(calls)) if rendered == sampled else None
+
+
+# What a store of sessions keeps of turns with calls: a text for the id of each call, and another for what stood before.
+
+_BEFORE = "#before"
+
+
+def before_of(call_id: str) -> str:
+    """Return the name under which the text before a call's block is stored."""
+    return call_id + _BEFORE
+
+
+def stored_blocks(turns: Collection[WrittenTurn]) -> dict[str, str]:
+    """Return what a store keeps of turns; `turn_of_blocks` is the way back."""
+    out: dict[str, str] = {}
+    for turn in turns:
+        for call_id, _, _ in turn.calls:
+            out[call_id] = turn.block
+            out[before_of(call_id)] = f"{turn.reasoning}{END_THINK}{turn.content}"
+    return out
+
+
+def turn_of_blocks(
+    ids: Sequence[str], found: Mapping[str, str], tools: Sequence[Mapping[str, Any]]
+) -> WrittenTurn | None:
+    """Put a turn together from what a store has; None if it does not have all of it.
+
+    Parameters
+    ----------
+    ids : sequence of str
+        Ids of the turn's calls.
+    found : mapping of str to str
+        As from `stored_blocks`.
+    tools : sequence of mappings
+        For the types of arguments.
+    """
+    block, before = found.get(ids[0]), found.get(before_of(ids[0]))
+    if block is None or before is None or any(found.get(i) != block for i in ids) or END_THINK not in before:
+        return None
+    reasoning, _, content = before.partition(END_THINK)
+    calls = parse_completion(block, "chat", tools or [_ANY_TOOL]).tool_calls
+    if len(calls) != len(ids):
+        return None
+    described = tuple((i, call.name, call.arguments) for i, call in zip(ids, calls, strict=True))
+    return WrittenTurn(reasoning, content, block, described)
+
+
+_ANY_TOOL = {"type": "function", "function": {"name": "any"}}  # a block is only read where there are tools
 
 
 @dataclass(frozen=True, slots=True)

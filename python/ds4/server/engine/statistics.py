@@ -15,6 +15,7 @@ class Statistics:
     - requests_total {dialect}, finished_total {finish}, refused_total {code}: choices and requests
     - prompt_tokens_total, cached_tokens_total, computed_tokens_total, completion_tokens_total, reasoning_tokens_total
     - prefixes_total {source}: where prompts went on from: live, rewind, fork, store, cold
+    - store_total {outcome}: loaded, damaged, saved_cold, saved_continued, saved_evict, saved_shutdown, not_saved
     - queue_seconds_total, prefill_seconds_total, decode_seconds_total
     - replayed_turns_total, unknown_turns_total: turns with calls whose exact text was known or not
     """

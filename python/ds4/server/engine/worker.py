@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Thread
 
 from ..contract import Overloaded, RequestError
 from .job import Job
 from .pool import Pool
 from .settings import Settings
-from .statistics import Statistics
+from .storage import Storage
 
 log = logging.getLogger("ds4.server")
 
@@ -27,23 +28,29 @@ class Worker:
     pool : Pool
         Belongs to the thread once that runs.
     settings : Settings
-    statistics : Statistics
+    storage : Storage, optional
+        Gets the sessions at the end.
     """
 
-    def __init__(self, pool: Pool, settings: Settings, statistics: Statistics) -> None:
+    def __init__(self, pool: Pool, settings: Settings, storage: Storage | None = None) -> None:
         self._pool = pool
-        self._settings = settings
-        self._statistics = statistics
+        self._quantum = settings.prefill_quantum
+        self._max_active = min(settings.max_active, pool.most)
+        self._max_queued = settings.max_queued
+        self._storage = storage
+        self._thread = Thread(target=self._run, name="ds4-worker", daemon=True)
+        self._errands = ThreadPoolExecutor(2, thread_name_prefix="ds4-store")
+        # Of the thread alone.
+        self._active: list[Job] = []
+        # Of everybody, under the lock.
         self._changed = Condition()
         self._waiting: deque[Job] = deque()
-        self._prefilling: deque[Job] = deque()
-        self._decoding: list[Job] = []
         self._running: Job | None = None
+        self._parked: set[Job] = set()
         self._n_active = 0
-        self._stopping = False
-        self._drain = True
+        self._sessions = (0, 0)
+        self._stopping = self._abort = False
         self._failure: str | None = None
-        self._thread = Thread(target=self._run, name="ds4-worker", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -56,27 +63,27 @@ class Worker:
 
         Raises
         ------
-        Overloaded
-            Too many are waiting.
+        RequestError
+            Too many are waiting (`Overloaded`), or the engine has ended.
         """
         with self._changed:
             self.check_room()
             self._waiting.append(job)
-            position = self._n_active + len(self._waiting) - self._settings.max_active - 1
-            if position >= 0:
-                job.queued(position)
+            if self._n_active + len(self._waiting) > self._max_active:
+                job.queued(len(self._waiting) - 1)
             self._changed.notify()
 
     def check_room(self) -> None:
-        """Raise `Overloaded` when one more request would wait behind too many others."""
+        """Raise what `submit` would raise."""
         if self._failure is not None:
             raise RequestError(f"the engine ended ({self._failure})", status=500, type="server_error")
-        settings = self._settings
-        if self._n_active + len(self._waiting) >= settings.max_active + settings.max_queued:
-            waiting = len(self._waiting)
+        if self._stopping:
+            raise RequestError("the server is shutting down", status=503, type="server_error", code="shutting_down")
+        waiting = len(self._waiting)
+        if self._n_active + waiting >= self._max_active + self._max_queued:
             raise Overloaded(
                 f"{waiting} requests are waiting and {self._n_active} are being answered; no more are taken",
-                retry_after=1 + waiting // settings.max_active,
+                retry_after=1 + waiting // self._max_active,
             )
 
     def cancel(self, job: Job) -> None:
@@ -95,8 +102,8 @@ class Worker:
         """Have the thread end, after the jobs that are there (`drain`) or without them."""
         with self._changed:
             self._stopping = True
-            self._drain = self._drain and drain
-            if not self._drain and self._running is not None and self._running.slot is not None:
+            self._abort = self._abort or not drain
+            if self._abort and self._running is not None and self._running.slot is not None:
                 self._running.cancelled = True
                 self._running.slot.session.cancel()
             self._changed.notify()
@@ -106,13 +113,14 @@ class Worker:
         self._thread.join()
 
     def levels(self) -> dict[str, int]:
-        """Return how many jobs wait and work, and how many sessions there are."""
+        """Return how many jobs wait and work, how many sessions there are, and their bytes."""
         with self._changed:
+            sessions, n_bytes = self._sessions
             return {
                 "waiting": len(self._waiting),
                 "active": self._n_active,
-                "sessions": len(self._pool.slots),
-                "session_bytes": sum(slot.session.n_bytes for slot in list(self._pool.slots)),
+                "sessions": sessions,
+                "session_bytes": n_bytes,
             }
 
     # The thread
@@ -120,61 +128,72 @@ class Worker:
     def _run(self) -> None:
         try:
             while self._await_work():
-                for job in list(self._decoding):
-                    self._step(job)
-                if self._prefilling:
-                    job = self._prefilling[0]
-                    self._prefilling.rotate(-1)
-                    self._step(job)
+                self._round()
+            if self._storage is not None:
+                for slot in self._pool.slots:
+                    self._storage.save(slot, "shutdown")
         except BaseException as error:
             log.critical("the worker ended", exc_info=True)
             with self._changed:
-                self._stopping, self._failure = True, f"{type(error).__name__}: {error}"
-                for job in self._jobs():
-                    job.fail(f"the engine ended ({self._failure})")
+                self._failure = f"{type(error).__name__}: {error}"
+                jobs = [*self._waiting, *self._active]
+                self._waiting.clear()
+            for job in jobs:
+                job.fail(f"the engine ended ({self._failure})")
         finally:
+            self._errands.shutdown(wait=True)
             self._pool.close()
 
+    def _round(self) -> None:
+        """Give every job that draws a token, and one of the others a piece of its prompt."""
+        self._admit()
+        ready = [job for job in self._active if job not in self._parked]
+        for job in ready:
+            if job.decoding:
+                self._step(job)
+        waiting = next((job for job in ready if not job.decoding and not job.over), None)
+        if waiting is not None:
+            self._active.remove(waiting)  # the next round is another's
+            self._active.append(waiting)
+            self._step(waiting)
+
     def _await_work(self) -> bool:
-        """Admit what can be admitted, wait while there is nothing to do; False when the thread is to end."""
+        """Wait while there is nothing to do; False when the thread is to end."""
         with self._changed:
             while True:
-                if self._stopping and not self._drain:
-                    for job in self._jobs():
+                if self._abort:
+                    for job in [*self._waiting, *self._active]:
                         job.cancelled = True
-                        if job.slot is None:
-                            job.step(0)
-                    self._waiting.clear()
-                self._admit()
-                if self._n_active:
+                    while self._waiting:
+                        self._waiting.popleft().step(0)
+                if len(self._parked) < len(self._active):
                     return True
-                if self._stopping and not self._waiting:
+                if self._waiting and self._n_active < self._max_active:
+                    return True
+                if self._stopping and not self._waiting and not self._active:
                     return False
                 self._changed.wait()
 
-    def _jobs(self) -> list[Job]:
-        return [*self._waiting, *self._prefilling, *self._decoding]
-
     def _admit(self) -> None:
-        moved = False
-        while self._waiting and self._n_active < self._settings.max_active:
-            job = self._waiting[0]
+        while True:
+            with self._changed:
+                if not self._waiting or self._n_active >= self._max_active:
+                    return
+                job = self._waiting.popleft()
+                self._n_active += 1
             try:
                 placement = self._pool.take(job.tokens, job)
+                job.place(placement)
+                self._active.append(job)
+                self._park(job)
             except Exception as error:  # no memory for a session, most likely
                 log.exception("no session for request %s", job.prepared.request.id)
-                self._waiting.popleft()
                 job.fail(f"{type(error).__name__}: {error}")
-                continue
-            if placement is None:
-                break
-            self._waiting.popleft()
-            job.place(placement)
-            self._prefilling.append(job)
-            self._n_active += 1
-            moved = True
-        if moved:
-            self._tell_positions()
+                with self._changed:
+                    self._n_active -= 1
+            with self._changed:
+                self._tell_positions()
+                self._sessions = self._pool.size()
 
     def _tell_positions(self) -> None:
         for position, job in enumerate(self._waiting):
@@ -183,15 +202,31 @@ class Worker:
     def _step(self, job: Job) -> None:
         with self._changed:
             self._running = job
-        was_decoding = job.decoding
-        job.step(self._settings.prefill_quantum)
+        job.step(self._quantum)
         with self._changed:
             self._running = None
-            if job.over or job.decoding != was_decoding:
-                (self._decoding if was_decoding else self._prefilling).remove(job)
-                if job.over:
-                    self._n_active -= 1
-                    if job.slot is not None:
-                        self._pool.free(job.slot)
-                else:
-                    (self._decoding if job.decoding else self._prefilling).append(job)
+        if job.over:
+            self._active.remove(job)
+            if job.slot is not None:
+                self._pool.free(job.slot)
+            with self._changed:
+                self._n_active -= 1
+                self._sessions = self._pool.size()
+        else:
+            self._park(job)
+
+    def _park(self, job: Job) -> None:
+        """Let a job stand aside while something slow is done for it."""
+        if job.errand is None:
+            return
+        with self._changed:
+            self._parked.add(job)
+        self._errands.submit(self._run_errand, job)
+
+    def _run_errand(self, job: Job) -> None:
+        try:
+            job.run_errand()
+        finally:
+            with self._changed:
+                self._parked.discard(job)
+                self._changed.notify()
