@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ._native import _session
 from .errors import ClosedError, StateError
@@ -152,6 +152,20 @@ class SessionState:
             raise ValueError(f"pos must be in 0..{native.pos()}, not {pos}")
         self._changes += 1
         return native.rewind(pos)
+
+    def fork(self) -> Self:
+        """Return an independent session with the same options, state and checkpoints.
+
+        It has memory and threads of its own, but shares what both hold of checkpoints. A tap, statistics and times
+        stay with this one.
+
+        Raises
+        ------
+        MemoryError
+            There is not enough memory.
+        """
+        native = self._open()
+        return type(self)(self._model, native.fork(), self._tokenizer)
 
     # Snapshots
 

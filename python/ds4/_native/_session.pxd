@@ -15,6 +15,7 @@ cdef class Session:
     cdef readonly Py_ssize_t n_vocab
     cdef Py_ssize_t n_expert, n_embd, n_ff, n_layer
 
+    cdef int adopt(self, ds4_session *made) except -1
     cdef int enter(self, object progress) except -1
     cdef int leave(self, ds4_status status, ds4_error *err) except -1
     cdef int idle(self) except -1

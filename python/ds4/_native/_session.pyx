@@ -34,6 +34,7 @@ from ds4._native._capi cimport (
     ds4_session_export_rows,
     ds4_session_export_tail,
     ds4_session_fill,
+    ds4_session_fork,
     ds4_session_free,
     ds4_session_get_options,
     ds4_session_import,
@@ -127,15 +128,19 @@ cdef class Session:
         with nogil:
             status = ds4_session_create(model.model, &options, &out, &err)
         check(status, &err)
+        self.adopt(out)
         ds4_model_get_shape(model.model, &shape)
         self.n_vocab = shape.n_vocab
         self.n_expert = shape.n_expert
         self.n_embd = shape.n_embd
         self.n_ff = shape.n_ff
         self.n_layer = shape.n_layer
-        self.session = out
+
+    cdef int adopt(self, ds4_session *made) except -1:
+        """Become the owner of a session of the core."""
+        self.session = made
         self.pulse = Pulse()
-        ds4_session_set_pulse(out, pulse_trampoline, <void *>self.pulse)
+        ds4_session_set_pulse(made, pulse_trampoline, <void *>self.pulse)
 
     def __dealloc__(self):
         # A running call holds a reference to this object, so nothing can be inside the core here.
@@ -293,6 +298,25 @@ cdef class Session:
             status = ds4_session_rewind(self.session, pos, &reached, &err)
         self.leave(status, &err)
         return reached
+
+    def fork(self) -> Session:
+        """Return an independent session with the same state."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef ds4_session *out = NULL
+        cdef Session other = Session.__new__(Session)
+        self.enter(None)
+        with nogil:
+            status = ds4_session_fork(self.session, &out, &err)
+        if out != NULL:
+            other.adopt(out)
+        self.leave(status, &err)
+        other.n_vocab = self.n_vocab
+        other.n_expert = self.n_expert
+        other.n_embd = self.n_embd
+        other.n_ff = self.n_ff
+        other.n_layer = self.n_layer
+        return other
 
     def reset(self) -> None:
         """Forget everything."""

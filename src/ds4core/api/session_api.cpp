@@ -81,6 +81,13 @@ void ds4_session_free(ds4_session *s) {
     ds4::release_model(m);
 }
 
+ds4_status ds4_session_fork(ds4_session *s, ds4_session **out, ds4_error *err) {
+    return enter(s, "ds4_session_fork", err, [&] {
+        if (!out) return fail(err, DS4_E_ARGUMENT, "ds4_session_fork: out is NULL");
+        return ds4::fork_session(*s, out, err);
+    });
+}
+
 ds4_status ds4_session_sync(ds4_session *s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err) {
     return enter(s, "ds4_session_sync", err, [&] { return ds4::sync_session(*s, tokens, n, n_kept, err); });
 }

@@ -54,6 +54,7 @@ namespace ds4 {
 
 void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out);
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err);
+ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err);
 ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);

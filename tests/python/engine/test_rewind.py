@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,8 @@ def prompt(n: int, salt: int = 0) -> list[int]:
     return np.random.default_rng([n, salt]).integers(0, N_VOCAB, n).tolist()
 
 
-def cold_logits(model: ds4.Model, tokens: list[int], **options: Any) -> NDArray[np.float32]:
-    with model.session(n_ctx=max(N_CTX, len(tokens)), checkpoint_bytes=0, **options) as session:
+def cold_logits(model: ds4.Model, tokens: list[int]) -> NDArray[np.float32]:
+    with model.session(n_ctx=N_CTX, threads=1, checkpoint_bytes=0) as session:
         session.sync(tokens)
         return session.logits()
 
@@ -56,6 +58,8 @@ def cancel_at(session: ds4.Session, pos: int) -> None:
 
 
 # Any sequence of calls
+
+CALLS = ("sync", "sync", "sync prefix", "eval", "rewind", "checkpoint", "cancel", "fork")
 
 
 class Walk:
@@ -102,7 +106,7 @@ class Walk:
         self.tokens = tokens[: self.session.pos]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_way_to_a_list_of_tokens_gives_the_bits_of_a_new_session(
     models: dict[str, ds4.Model], data: st.DataObject
@@ -111,6 +115,7 @@ def test_any_way_to_a_list_of_tokens_gives_the_bits_of_a_new_session(
     model = models[draw(st.sampled_from(VARIANTS))]
     options: dict[str, Any] = {
         "n_ctx": N_CTX,
+        "threads": 1,
         "qat": draw(st.booleans()),
         "rows": draw(st.sampled_from(["f16", "f32"])),
         "mtp": draw(st.booleans()),
@@ -122,12 +127,15 @@ def test_any_way_to_a_list_of_tokens_gives_the_bits_of_a_new_session(
     lengths = st.integers(1, 12 if chunk < 4 else 150)
     with (
         model.session(chunk=64, checkpoint_bytes=0, **options) as cold,
-        model.session(chunk=chunk, checkpoint_every=every, checkpoint_bytes=budget, **options) as session,
+        ExitStack() as forks,
     ):
+        session = forks.enter_context(
+            model.session(chunk=chunk, checkpoint_every=every, checkpoint_bytes=budget, **options)
+        )
         walk = Walk(session, cold)
         for _ in range(draw(st.integers(2, 7))):
             held = len(walk.tokens)
-            what = draw(st.sampled_from(["sync", "sync", "sync prefix", "eval", "rewind", "checkpoint", "cancel"]))
+            what = draw(st.sampled_from(CALLS))
             new = prompt(draw(lengths), draw(st.integers(0, 3)))
             if what in ("sync", "cancel"):
                 kept = draw(st.integers(0, held))
@@ -152,6 +160,15 @@ def test_any_way_to_a_list_of_tokens_gives_the_bits_of_a_new_session(
                 else:
                     with pytest.raises(ds4.StateError, match=r"empty session|takes \d+ bytes; checkpoint_bytes is 0"):
                         session.checkpoint()
+            elif what == "fork":
+                # Go on with the copy; now and then with the original, after the copy went another way.
+                copy = forks.enter_context(session.fork())
+                assert copy.checkpoints == session.checkpoints
+                if draw(st.booleans()):
+                    copy.sync(new)
+                else:
+                    session.sync(new)
+                    session, walk.session = copy, copy
             walk.check()
             assert session.n_bytes <= model.memory_plan(
                 N_CTX, chunk=chunk, threads=session.threads, rows=options["rows"], mtp=options["mtp"],
@@ -353,6 +370,61 @@ def test_statistics_and_profiles_do_not_see_checkpoints(flash: ds4.Model) -> Non
             np.testing.assert_array_equal(found.sum_in, expected.sum_in)
             np.testing.assert_array_equal(found.sum_mid, expected.sum_mid)
             np.testing.assert_array_equal(found.counts, expected.counts)
+
+
+# Copies
+
+
+def test_a_fork_goes_its_own_way(flash: ds4.Model) -> None:
+    tokens = prompt(200)
+    with flash.session(n_ctx=N_CTX, mtp=True, checkpoint_every=64, chunk=64, threads=2) as session:
+        session.sync(tokens)
+        session.checkpoint()
+        with session.fork() as copy:
+            assert (copy.tokens, copy.checkpoints, copy.margins()) == (tokens, [64, 128, 192, 200], session.margins())
+            assert (copy.n_ctx, copy.threads, copy.mtp, copy.model) == (N_CTX, 2, True, flash)
+            assert copy.snapshot() == session.snapshot()
+            a = [step.token for step in copy.generate(max_tokens=12, sampler=ds4.Sampler(seed=1), stop_tokens=[])]
+            b = [step.token for step in session.generate(max_tokens=12, sampler=ds4.Sampler(seed=1), stop_tokens=[])]
+            assert a == b
+            assert copy.snapshot() == session.snapshot()
+            copy.eval(1)
+            session.eval(2)
+            copy.sync(tokens[:100])
+            assert session.tokens == [*tokens, *b, 2]
+            assert session.checkpoints == [64, 128, 192, 200]
+            session.close()
+            np.testing.assert_array_equal(copy.logits(), cold_logits(flash, tokens[:100]))
+            copy.sync(tokens)
+            np.testing.assert_array_equal(copy.logits(), cold_logits(flash, tokens))
+            with pytest.raises(ds4.ClosedError):
+                session.fork()
+
+
+def test_a_fork_leaves_taps_and_statistics(flash: ds4.Model) -> None:
+    with flash.session(n_ctx=64) as session, session.fork() as empty:
+        assert empty.pos == 0
+        seen: list[int] = []
+        session.set_tap(lambda stage, layer, pos, values: seen.append(pos))
+        with session.collect_importance() as importance, session.fork() as copy:
+            copy.eval([1, 2, 3])
+            assert seen == []
+            assert importance.layer(0).counts.sum() == 0
+            with copy.collect_importance() as own:
+                copy.eval([1, 2])
+                assert own.layer(0).counts.sum() == 2 * flash.shape.n_expert_used
+
+
+def test_forks_run_beside_each_other(flash: ds4.Model) -> None:
+    tokens = prompt(120)
+    with flash.session(n_ctx=N_CTX, threads=1) as session, ExitStack() as forks:
+        session.sync(tokens)
+        copies = [forks.enter_context(session.fork()) for _ in range(4)]
+        ends = [prompt(60, salt) for salt in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda pair: pair[0].eval(pair[1]), zip(copies, ends, strict=True)))
+        for copy, end in zip(copies, ends, strict=True):
+            np.testing.assert_array_equal(copy.logits(), cold_logits(flash, tokens + end))
 
 
 # Bad input

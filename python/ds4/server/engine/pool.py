@@ -141,7 +141,7 @@ class Pool:
         return Placement(self._unused(idle), 0, "cold", "cold: the session with the same beginning is busy", shared)
 
     def _forked(self, source: Slot, spare: list[Slot], kept: int, common: int) -> Placement:
-        copy = source.session.fork()  # type: ignore[attr-defined]
+        copy = source.session.fork()
         target = self._unused(spare)
         target.session.close()
         target.session, target.tokens, target.turn = copy, source.tokens[:], source.turn

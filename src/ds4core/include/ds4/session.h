@@ -88,6 +88,10 @@ DS4_API ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t
  * none. At the present position nothing happens. DS4_E_ARGUMENT  pos is behind it: the session is unchanged. */
 DS4_API ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err);
 
+/* An independent session with the same options, state and checkpoints; it gathers no statistics, takes no times and has
+ * no pulse and no tap. What both do from then on has the same bits as without the other. Errors as ds4_session_create. */
+DS4_API ds4_status ds4_session_fork(ds4_session *s, ds4_session **out, ds4_error *err);
+
 /* Forget everything. */
 DS4_API ds4_status ds4_session_reset(ds4_session *s, ds4_error *err);
 
