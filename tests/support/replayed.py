@@ -137,6 +137,10 @@ class ReplayEngine:
         self.opening = 0.0
         self.gave_up_opening = 0
         self.closed = False
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
 
     async def open(self, request: Request) -> ReplayGeneration:
         if self.opening:

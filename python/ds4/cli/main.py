@@ -32,6 +32,11 @@ def bench() -> int:
     return main(["bench", *sys.argv[1:]])
 
 
+def server() -> int:
+    """Run ``ds4 server`` under its own name and return its exit code."""
+    return main(["server", *sys.argv[1:]])
+
+
 def open_streams() -> None:
     """Give every standard stream that the caller closed an empty one, before a file can take its number.
 

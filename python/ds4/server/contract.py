@@ -461,6 +461,9 @@ class Engine(Protocol):
     def info(self) -> ModelInfo:
         """The model served."""
 
+    async def start(self) -> None:
+        """Begin to work, in the event loop that runs; does nothing when it works already."""
+
     async def open(self, request: Request) -> Generation:
         """Take a request; raises `RequestError` or `Overloaded` when it cannot be answered."""
 

@@ -33,7 +33,7 @@ class Application:
     Parameters
     ----------
     engine : Engine
-        Closed when the application shuts down.
+        Started and closed with the lifespan of the application.
     settings : Settings, optional
     """
 
@@ -63,6 +63,7 @@ class Application:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
+        await self.engine.start()
         try:
             yield
         finally:
@@ -127,7 +128,7 @@ class Application:
         call = form.read(body, self.settings, self.engine.info, scope["state"]["request_id"])
         client = Client(receive, send, scope.get("ds4.abort"), self.settings.reader_timeout)
         try:
-            await answer(form, call, self.engine, client, self.settings, self.metrics)
+            await answer(form, call, self.engine, client, self.settings, self.metrics, scope["state"])
         finally:
             await client.close()
 
@@ -158,7 +159,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> Application:
     Parameters
     ----------
     engine : Engine
-        Its methods are called in the event loop that runs the application; closed at the end of the lifespan.
+        Its methods are called in the event loop that runs the application. Started and closed with its lifespan.
     settings : Settings, optional
 
     Returns

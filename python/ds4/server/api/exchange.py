@@ -116,9 +116,15 @@ class Client:
 
 
 async def answer(
-    form: DialectForm, call: Call, engine: Engine, client: Client, settings: Settings, metrics: Metrics
+    form: DialectForm,
+    call: Call,
+    engine: Engine,
+    client: Client,
+    settings: Settings,
+    metrics: Metrics,
+    state: MutableMapping[str, Any],
 ) -> None:
-    """Answer one request.
+    """Answer one request; what came of it stands in the state of its scope afterwards, for the log.
 
     Raises
     ------
@@ -140,9 +146,24 @@ async def answer(
         finally:
             client.on_gone = None
             await events.close()
+            state["outcome"] = outcome(reply)
         metrics.answered(form.name, reply)
     finally:
         await generation.cancel()
+
+
+def outcome(reply: Reply) -> str:
+    """Return one line on what was kept, computed and written, and why no more was kept."""
+    started = reply.started
+    if started is None:
+        return f"{reply.prompt_tokens} tokens in, not computed"
+    text = f"{started.prompt_tokens} tokens in, {started.cached_tokens} kept ({started.why})"
+    done = [choice.done for choice in reply.choices if choice.done is not None]
+    if not done:
+        return f"{text}, not answered to the end"
+    finish = ", ".join(sorted({d.finish for d in done}))
+    first = min(d.timings.first_token for d in done) * 1e3
+    return f"{text}, {reply.usage().completion} out ({finish}), first after {first:.0f} ms"
 
 
 async def _opened(form: DialectForm, call: Call, engine: Engine) -> Generation:

@@ -99,7 +99,11 @@ class Guard:
             if status:
                 self._metrics.responses.labels(_known(scope), str(status)).inc()
             took = (time.perf_counter() - began) * 1e3
-            logger.info("%s %s %s %s %.1f ms", request_id, scope["method"], path, status or "dropped", took)
+            told = scope["state"].get("outcome")
+            level = logging.DEBUG if path in ("/health", "/metrics") else logging.INFO
+            what = status or "client left"
+            rest = f": {told}" if told else ""
+            logger.log(level, "%s %s %s, %.0f ms%s", scope["method"], shown(path), what, took, rest)
 
     def _check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
         if b"content-length" in headers and b"transfer-encoding" in headers:
@@ -224,6 +228,12 @@ async def _preflight(send: Send, headers: Mapping[bytes, bytes]) -> None:
         ]
     await send({"type": "http.response.start", "status": 204, "headers": out})
     await send({"type": "http.response.body", "body": b""})
+
+
+def shown(path: str) -> str:
+    """Return a path for the log: one line, of a length that anybody wants to read."""
+    text = path.encode("unicode_escape").decode("ascii")
+    return text if len(text) <= 100 else text[:100] + "..."
 
 
 def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

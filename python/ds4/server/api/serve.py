@@ -104,6 +104,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    listener: socket.socket | None = None,
     allow_open: bool = False,
     on_start: Callable[[str], None] | None = None,
 ) -> int:
@@ -120,6 +121,8 @@ def serve(
         On a loopback address `hosts` becomes the names of this machine, unless it is given.
     host, port
         See `bind`.
+    listener : socket, optional
+        What `bind` made of the host, earlier. Closed at the end.
     allow_open : bool
         Serve others without a key.
     on_start : callable, optional
@@ -141,7 +144,7 @@ def serve(
     check_open(host, settings, allow_open=allow_open)
     if settings.hosts is None and is_loopback(host):
         settings = replace(settings, hosts=())
-    listener = bind(host, port)
+    listener = listener or bind(host, port)
     try:
         url = url_of(listener)
         app = create_app(engine, settings)
