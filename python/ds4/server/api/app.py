@@ -63,6 +63,7 @@ class Application:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
+        self._guard.closing, self._closed = False, None
         await self.engine.start()
         try:
             yield
