@@ -55,22 +55,28 @@ class Application:
         """Whether new requests are refused."""
         return self._guard.closing
 
-    def begin_closing(self) -> None:
-        """Refuse new requests from now on, and let the engine bring the running ones to their end."""
+    def begin_closing(self) -> asyncio.Task[None]:
+        """Refuse new requests from now on, and let the engine bring the running ones to their end.
+
+        Returns
+        -------
+        asyncio.Task
+            Done when the engine has closed.
+        """
         self._guard.closing = True
         if self._closed is None:
             self._closed = asyncio.ensure_future(self.engine.close(drain=self.settings.drain))
+        return self._closed
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
-        self._guard.closing, self._closed = False, None
+        self._guard.closing = False
+        self._closed = None
         await self.engine.start()
         try:
             yield
         finally:
-            self.begin_closing()
-            assert self._closed is not None
-            await self._closed
+            await self.begin_closing()
 
     def _routes(self) -> list[Route]:
         routes = [
