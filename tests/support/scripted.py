@@ -82,7 +82,7 @@ class ScriptedSession:
         return kept
 
     def eval(self, tokens: int | Sequence[int], *, progress: object = None) -> None:
-        self._compute([int(t) for t in (tokens if isinstance(tokens, Sequence) else [tokens])])
+        self._compute(np.atleast_1d(np.asarray(tokens)).tolist())
 
     def _compute(self, tokens: list[int]) -> None:
         assert not self.closed

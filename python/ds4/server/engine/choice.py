@@ -17,7 +17,7 @@ from ...stops import StopStrings
 from ...tokenizer import Tokenizer
 from .. import contract
 from .limits import Limits
-from .prompts import Prepared, sampler_of
+from .prompts import Prepared, declared_tools, sampler_of
 
 _ID_PREFIX = {"messages": "toolu_"}
 
@@ -67,7 +67,9 @@ class Choice:
         self._sampler = sampler_of(request, index)
         self._greedy = Sampler.greedy()
         self._decoder = tokenizer.stream_decoder()
-        self._parser = CompletionParser(request.mode, prepared.tools)
+        # Calls that nobody asked for are still recognised, so that their markup is not shown as an answer.
+        self._parser = CompletionParser(request.mode, declared_tools(request))
+        self._no_calls = request.tool_choice == "none"
         self._stops = StopStrings(request.stop)
         self._id_prefix = _ID_PREFIX.get(request.dialect, "call_")
         self._ids: dict[int, str] = {}
@@ -163,6 +165,9 @@ class Choice:
                     self._show(self._stops.feed(text), out)
                     if self._stops.matched is not None:
                         self.finish, self.stop = "stop", self._stops.matched
+                case ToolCallStart() | ToolCallArguments() | ToolCallEnd() if self._no_calls:
+                    note = "tool calls were dropped: tool_choice is none"
+                    self.notes += [note] if note not in self.notes else []
                 case ToolCallStart(i, name):
                     self._show(self._stops.flush(), out)
                     self._ids[i] = self._id_prefix + secrets.token_hex(16)
@@ -175,7 +180,8 @@ class Choice:
                 case Finish(reason, notes):
                     self._show(self._stops.flush(), out)
                     self.notes += notes
-                    self.finish = reason  # type: ignore[assignment]
+                    dropped = reason == "tool_calls" and self._no_calls
+                    self.finish = "stop" if dropped else reason  # type: ignore[assignment]
 
     def _show(self, text: str, out: list[contract.Event]) -> None:
         if text:

@@ -175,13 +175,15 @@ class Preparer:
         RequestError
             Something in the request cannot be rendered.
         """
+        check_request(request)
         return len(self._render(request).tokens)
 
     def _render(self, request: Request) -> _Rendered:
-        if not all(isinstance(message, Mapping) for message in request.messages):
-            raise RequestError("every message must be an object", param="messages")
-        tools = () if request.tool_choice == "none" else tuple(request.tools)
         messages: list[Mapping[str, Any]] = list(with_system_role(request.messages))
+        shown = request.tool_choice != "none"
+        if not shown:
+            messages = [{k: v for k, v in message.items() if k != "tools"} for message in messages]
+        tools = tuple(request.tools) if shown else ()
         before, messages = self._opened_before(request, messages)
         turns = self._known_turns(messages, tools)
         messages, blocks, n_unknown = restore(messages, turns)
@@ -210,7 +212,8 @@ class Preparer:
             text = _text(before.key) + EOS + text[len(BOS) :]
         kept = stored_blocks({turn for i, turn in turns.items() if i in blocks})
         shows_tools = bool(tools) or any(message.get("tools") for message in messages)
-        return _Rendered(text, key, tokens, tools, shows_tools, len(blocks), n_unknown, kept)
+        declared = tuple(declared_tools(request)) if shown else ()
+        return _Rendered(text, key, tokens, declared, shows_tools, len(blocks), n_unknown, kept)
 
     def _known_turns(
         self, messages: list[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
@@ -334,8 +337,12 @@ def check_request(request: Request) -> None:
     for i, stop in enumerate(request.stop):
         if not stop:
             raise RequestError("a stop string cannot be empty", param=f"stop[{i}]")
+    if not all(isinstance(message, Mapping) for message in request.messages):
+        raise RequestError("every message must be an object", param="messages")
     try:
         check_tools(request.tools)
+        for i, message in enumerate(request.messages):
+            check_tools(message.get("tools"), f"messages[{i}].tools")
     except ValueError as error:
         raise RequestError(str(error), param=_param(str(error))) from None
     _check_choice(request)
@@ -343,9 +350,14 @@ def check_request(request: Request) -> None:
         raise RequestError("this server has no steering", param="steering", code="unsupported")
 
 
+def declared_tools(request: Request) -> list[Mapping[str, Any]]:
+    """Return the tools of a request, also those that stand on its messages."""
+    return [*request.tools, *(tool for message in request.messages for tool in message.get("tools") or ())]
+
+
 def _check_choice(request: Request) -> None:
     choice = request.tool_choice
-    names = [tool["function"]["name"] for tool in request.tools]
+    names = [tool["function"]["name"] for tool in declared_tools(request)]
     if isinstance(choice, Named):
         if choice.name not in names:
             known = ", ".join(names) or "none"
