@@ -90,6 +90,8 @@ class Directory:
                 self.problem = error
                 self._close_lock()
         self.read_only = read_only or self.problem is not None
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
+    "boundaries",
+    "check_whole",
     "encode_blocks",
     "encode_rows",
     "encode_state",
     "open_entry",
     "read_blocks",
+    "read_meta",
     "read_rows",
     "read_state",
     "verify",
@@ -74,14 +77,25 @@ def open_entry(path: Path, *, lock: bool = True) -> tuple[StoredFile, Entry | Ro
     try:
         if lock:
             fcntl.flock(file.fd, fcntl.LOCK_SH)
-        entry = decode_meta(path.stem, file.read("META", MAX_META), file.n_bytes)
-        wanted = STATE_SECTIONS if isinstance(entry, Entry) else ROWS_SECTIONS
-        if set(file.sections) != wanted or path.suffix != (".state" if isinstance(entry, Entry) else ".rows"):
-            raise StoredFileError("damaged: it has not the sections of its kind")
+        return file, read_meta(file, path.stem, path.suffix[1:])
     except BaseException:
         file.close()
         raise
-    return file, entry
+
+
+def read_meta(file: StoredFile, name: str, kind: str) -> Entry | RowsEntry:
+    """Return what a file says of itself, and check that it has the sections of its kind, "state" or "rows".
+
+    Raises
+    ------
+    StoredFileError
+        It is damaged, or of another kind.
+    """
+    entry = decode_meta(name, file.read("META", MAX_META), file.n_bytes)
+    found, wanted = ("state", STATE_SECTIONS) if isinstance(entry, Entry) else ("rows", ROWS_SECTIONS)
+    if set(file.sections) != wanted or found != kind:
+        raise StoredFileError("damaged: it has not the sections of its kind")
+    return entry
 
 
 def read_state(file: StoredFile, entry: Entry) -> tuple[bytes, list[int], dict[str, str]]:
@@ -154,14 +168,25 @@ def verify(path: Path) -> Entry | RowsEntry:
     """
     file, entry = open_entry(path, lock=False)
     try:
-        if isinstance(entry, Entry):
-            read_state(file, entry)
-            file.read("TAIL")
-        else:
-            file.read("ROWS")
+        check_whole(file, entry)
     finally:
         file.close()
     return entry
+
+
+def check_whole(file: StoredFile, entry: Entry | RowsEntry) -> None:
+    """Read every section of a file, and check what can be checked without a model.
+
+    Raises
+    ------
+    StoredFileError
+        What is wrong.
+    """
+    if isinstance(entry, Entry):
+        read_state(file, entry)
+        file.read("TAIL")
+    else:
+        file.read("ROWS")
 
 
 def boundaries(entry: Entry, tokens: Sequence[int]) -> dict[int, str]:

@@ -4,7 +4,7 @@ Little-endian::
 
     0   8   magic "DS4KVF\\x1a\\n"
     8   u32 version, 1
-    12  u32 number of sections, 1..16
+    12  u32 number of sections, 1..8192
     16  u64 bytes of the whole file
     24  per section 48 bytes: tag (4 characters), u32 0, u64 bytes, SHA-256 of the bytes
     ..  SHA-256 of everything before it
@@ -33,7 +33,7 @@ __all__ = ["Content", "Section", "StoredFile", "encode", "n_bytes_of"]
 
 MAGIC = b"DS4KVF\x1a\n"
 VERSION = 1
-MAX_SECTIONS = 16
+MAX_SECTIONS = 8192
 _HEAD = struct.Struct("<8sIIQ")
 _SECTION = struct.Struct("<4sIQ32s")
 _DIGEST = 32
@@ -75,6 +75,13 @@ class StoredFile:
 
     The file stays readable when its name is taken away, also by another process.
 
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    part : Section, optional
+        Where in it a file of the store lies, when it is not the whole.
+
     Raises
     ------
     StoredFileError
@@ -83,15 +90,16 @@ class StoredFile:
         The file cannot be opened or read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], part: Section | None = None) -> None:
         self.path = os.fspath(path)
+        self._base = 0 if part is None else part.offset
         # Neither a link nor a pipe that somebody put there is followed or waited for.
         self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(self.fd)
             if not stat.S_ISREG(found.st_mode):
                 raise StoredFileError("not a regular file")
-            self.n_bytes = found.st_size
+            self.n_bytes = found.st_size if part is None else part.n_bytes
             self.sections = self._head()
         except BaseException:
             self.close()
@@ -131,7 +139,7 @@ class StoredFile:
         view = memoryview(out)
         done = 0
         while done < length:
-            n = os.preadv(self.fd, [view[done : done + _PIECE]], offset + done)
+            n = os.preadv(self.fd, [view[done : done + _PIECE]], self._base + offset + done)
             if n == 0:
                 raise StoredFileError(f"cut short: {offset + done} bytes instead of {offset + length}")
             done += n
@@ -161,6 +169,10 @@ class StoredFile:
         if hashlib.sha256(data).digest() != section.digest:
             raise StoredFileError(f"damaged: the checksum of section {tag} differs")
         return data
+
+    def read_all(self) -> bytes:
+        """Return the whole file."""
+        return bytes(self._pread(0, self.n_bytes))
 
     def close(self) -> None:
         """Close the file. Closing again does nothing."""

@@ -66,8 +66,9 @@ class Holdings:
                 _log.warning("the store cannot be written, it is only read: %s", self.directory.problem)
             if not self.directory.read_only:
                 self.directory.remove_stale()
-                self.index = Index(self.directory.index)
             with self.mutex, self.directory.locked():
+                # SQLite does not wait for a process that is making the same file.
+                self.index = Index(self.directory.index, read_only=self.directory.read_only)
                 self.refresh(force=True)
                 if not self.directory.read_only:
                     self.make_room(budget_bytes)

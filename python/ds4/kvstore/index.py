@@ -22,6 +22,7 @@ __all__ = ["Index"]
 
 _log = logging.getLogger("ds4.kvstore")
 _VERSION = 1
+_LOOK = "select name, kind, bytes, meta, hits, last_used from files limit 1"
 _SCHEMA = """
 create table if not exists files (
     name text not null, kind text not null, bytes integer not null, meta blob not null,
@@ -37,16 +38,37 @@ class Index:
     ----------
     directory : Path or None
         Where the file lies; None keeps the index in memory only.
+    read_only : bool
+        Read what there is, and leave it as it is.
     """
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, *, read_only: bool = False) -> None:
         self.path = None if directory is None else directory / "index.sqlite3"
         self.rebuilt = False
         self._warned = False
         self._written: dict[str, int] = {}  # when there is no database
         self._database: sqlite3.Connection | None = None
-        if self.path is not None:
+        self._read_only = read_only
+        if self.path is not None and read_only:
+            self._open_to_read(self.path)
+        elif self.path is not None:
             self._open(self.path)
+
+    def _open_to_read(self, path: Path) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            database = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro",
+                uri=True,
+                timeout=2.0,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                database.execute(_LOOK).fetchone()
+            except BaseException:
+                database.close()
+                raise
+            self._database = database
 
     def _open(self, path: Path) -> None:
         for attempt in range(2):
@@ -87,7 +109,7 @@ class Index:
                 raise sqlite3.DatabaseError(f"version {version} of the index")
             database.executescript(_SCHEMA)
             database.execute(f"pragma user_version = {_VERSION}")
-            database.execute("select name, kind, bytes, meta, hits, last_used from files limit 1").fetchone()
+            database.execute(_LOOK).fetchone()
         except BaseException:
             database.close()
             raise
@@ -99,7 +121,7 @@ class Index:
         self._warned = True
 
     def _run(self, statement: str, values: Iterable[tuple[object, ...]]) -> None:
-        if self._database is None:
+        if self._database is None or self._read_only:
             return
         try:
             with self._database:

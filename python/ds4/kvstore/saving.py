@@ -36,7 +36,7 @@ class Parts:
         What the state will be.
     state : Content
         Its file; nothing when it is stored already.
-    rows : tuple of (RowsEntry, Content) or None
+    rows : list of (RowsEntry, Content)
         Rows that are not stored yet.
     pins : list of StoredFile
         Stored files that it needs, held.
@@ -48,7 +48,7 @@ class Parts:
 
     entry: Entry
     state: Content = ()
-    rows: tuple[RowsEntry, Content] | None = None
+    rows: list[tuple[RowsEntry, Content]] = field(default_factory=list)
     pins: list[StoredFile] = field(default_factory=list)
     superseded: list[str] = field(default_factory=list)
     replaces: bool = False
@@ -56,7 +56,7 @@ class Parts:
     @property
     def n_bytes(self) -> int:
         """Bytes to be written."""
-        return n_bytes_of(self.state) + (n_bytes_of(self.rows[1]) if self.rows else 0)
+        return n_bytes_of(self.state) + sum(n_bytes_of(content) for _, content in self.rows)
 
 
 class Saver:
@@ -110,7 +110,7 @@ class Saver:
             start = chain[-1].stop if chain else 0
             now = time.time()
             ends = token_digests(tokens, sorted({start, n}))
-            new: tuple[RowsEntry, Content] | None = None
+            new: list[tuple[RowsEntry, Content]] = []
             blob = export_rows(session, start, n) if start < n else None
             refs = [rows.ref for rows in chain]
             if blob is not None:
@@ -118,7 +118,7 @@ class Saver:
                 made = RowsEntry(name, model, settings, start, n, ends[start], ends[n], 0, now)
                 content = encode_rows(made, blob)
                 made = replace(made, n_bytes=n_bytes_of(content))
-                new = (made, content)
+                new.append((made, content))
                 refs.append(made.ref)
             tail = export_tail(session, at)
             entry = Entry(
@@ -228,38 +228,38 @@ class Saver:
                 raise NotSavedError(str(error)) from error
         made: list[Temporary] = []
         try:
-            rows = self._holdings.directory.write_temporary(parts.rows[1]) if parts.rows is not None else None
-            made += [rows] if rows is not None else []
-            state = self._holdings.directory.write_temporary(parts.state)
-            made.append(state)
+            for content in [*(content for _, content in parts.rows), parts.state]:
+                made.append(self._holdings.directory.write_temporary(content))
             with self._holdings.mutex, self._holdings.directory.locked():
                 self._holdings.index.add_written(parts.n_bytes)
-                return self._publish(parts, rows, state, need, keep)
+                return self._publish(parts, made, need, keep)
         except OSError as error:
             raise NotSavedError(str(error)) from error
         finally:
             for temporary in made:
                 temporary.close()
 
-    def _publish(self, parts: Parts, rows: Temporary | None, state: Temporary, need: int, keep: set[str]) -> Entry:
+    def _publish(self, parts: Parts, made: list[Temporary], need: int, keep: set[str]) -> Entry:
         entry = parts.entry
         self._holdings.refresh(force=True)
         known = self._holdings.catalogue.states.get(entry.name)
         if known is not None and not parts.replaces and self._holdings.catalogue.complete(known):
             return known  # another process was faster
-        new = None if parts.rows is None else parts.rows[0]
-        if any(r.name not in self._holdings.catalogue.rows for r in entry.rows if new is None or r.name != new.name):
+        brought = {rows.name for rows, _ in parts.rows}
+        if any(r.name not in self._holdings.catalogue.rows and r.name not in brought for r in entry.rows):
             raise NotSavedError("rows that the state continues were put aside")
         claims, fits = self._holdings.claim_room(need, parts.superseded, keep)
         try:
             if not fits:
                 raise NotSavedError(_FULL)
+            *all_rows, state = made
             added: list[Entry | RowsEntry] = [entry]
             inodes = {(entry.name, "state"): state.inode}
-            if new is not None and rows is not None and new.name not in self._holdings.catalogue.rows:
-                self._holdings.directory.publish(rows, new.name, "rows")
-                added.append(new)
-                inodes[new.name, "rows"] = rows.inode
+            for (rows, _), temporary in zip(parts.rows, all_rows, strict=True):
+                if rows.name not in self._holdings.catalogue.rows:
+                    self._holdings.directory.publish(temporary, rows.name, "rows")
+                    added.append(rows)
+                    inodes[rows.name, "rows"] = temporary.inode
             self._holdings.directory.publish(state, entry.name, "state")
             self._holdings.directory.sync()
         except BaseException:

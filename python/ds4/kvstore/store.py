@@ -15,8 +15,8 @@ from typing import Self, get_args
 from ds4 import ClosedError
 
 from .codec import StoredSession
-from .errors import StoredFileError
-from .files import encode_blocks, open_entry, read_blocks, read_state
+from .errors import StoreDamageError, StoredFileError
+from .files import check_whole, encode_blocks, open_entry, read_blocks, read_state
 from .format import StoredFile
 from .hit import Hit
 from .holdings import Holdings
@@ -24,6 +24,7 @@ from .records import Entry, Reason, RowsEntry, context_of
 from .retention import Retention
 from .saving import NotSavedError, Parts, Saver, close_all
 from .staged import Staged
+from .transfer import read_bundle, write_bundle
 
 __all__ = ["KVStore", "StoreStats"]
 
@@ -351,6 +352,55 @@ class KVStore:
         with self._holdings.mutex:
             self._counts["saves"] += 1
         return entry
+
+    # Carrying states
+
+    def export_state(self, entry: Entry, path: str | os.PathLike[str], *, force: bool = False) -> int:
+        """Write a state and its rows as one file, for `import_state` of another store, and return its length.
+
+        Raises
+        ------
+        StoreDamageError
+            A file of the state is damaged; it was put aside.
+        FileExistsError
+            There is a file of that name, and `force` is not set.
+        OSError
+            A file is gone, or the new one cannot be written; nothing is left.
+        """
+        self._check_open()
+        data = []
+        for name, kind in [(entry.name, "state"), *((r.name, "rows") for r in entry.rows)]:
+            where = self._holdings.directory.file(name, kind)
+            try:
+                file, found = open_entry(where)
+                with contextlib.closing(file):
+                    check_whole(file, found)
+                    data.append(file.read_all())
+            except StoredFileError as error:
+                self._holdings.put_aside(name, kind, str(error))
+                raise StoreDamageError(str(error), path=str(where)) from error
+        return write_bundle(Path(path), entry, data[0], data[1:], force=force)
+
+    def import_state(self, path: str | os.PathLike[str]) -> Entry | None:
+        """Take a state that `export_state` wrote. What is stored already is not written again.
+
+        Returns
+        -------
+        Entry or None
+            As `save` does.
+
+        Raises
+        ------
+        StoredFileError
+            The file is damaged, or is none.
+        OSError
+            It cannot be read.
+        """
+        self._check_open()
+        if self._holdings.directory.read_only:
+            self._not_saved("the store is read-only")
+            return None
+        return self.commit(read_bundle(Path(path)))
 
     def _not_saved(self, why: str) -> None:
         with self._holdings.mutex:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,13 @@ Open = Callable[..., KVStore]
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Path:
-    return tmp_path / "kv"
+def where(tmp_path: Path) -> Iterator[Path]:
+    """In memory, where there is such a file system: thousands of small files that each wait for a disk take minutes."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path / "kv"
+        return
+    with tempfile.TemporaryDirectory(prefix="ds4-test-kv-", dir="/dev/shm") as directory:
+        yield Path(directory) / "kv"
 
 
 @pytest.fixture

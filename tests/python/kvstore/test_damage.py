@@ -286,7 +286,7 @@ def test_heads_that_cannot_be(tmp_path: Path) -> None:
         made([(b"META", 0, 4)], total=5),
         made([(b"META", 0, 3)]),
         made([]),
-        made([(b"META", 0, 4)] * 17),
+        made([(b"META", 0, 4)] * 8193),
         b"",
         b"DS4KVF\x1a\n" * 20,
     ):

@@ -199,7 +199,8 @@ def test_a_writer_whose_file_was_taken_for_a_stale_one(store: KVStore, monkeypat
 
 
 WORK = """
-    import sys
+    import faulthandler, sys
+    faulthandler.dump_traceback_later(90, exit=True)
     from ds4.kvstore import KVStore
     sys.path.insert(0, {tests!r})
     from support.stored_session import PlainSession
@@ -209,7 +210,7 @@ WORK = """
     print("ready", flush=True)
     sys.stdin.readline()
     wrong = 0
-    for round in range(40):
+    for round in range(15):
         tokens = [*range(60), me, *range(round + 1)]
         session = PlainSession(tokens, row_bytes=20)
         key = b"common/%d/" % me + b"r" * round
