@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -243,7 +244,7 @@ async def measure_streams(milliseconds: float, n_tokens: int) -> dict[str, Any]:
                 alive += b"200" in await reader.readuntil(b"\r\n\r\n")
                 writer.close()
     rates = [(tokens - 1) / (times[-1] - times[0]) for _, times, tokens in found]
-    pauses = [max(b - a for a, b in zip(times, times[1:], strict=False)) for _, times, _ in found]
+    pauses = [max(b - a for a, b in itertools.pairwise(times)) for _, times, _ in found]
     return {
         "streams": N_STREAMS, "tokens_per_second": sum(tokens for _, _, tokens in found) / seconds,
         "slowest": min(rates), "fastest": max(rates), "longest_pause_ms": 1e3 * max(pauses),

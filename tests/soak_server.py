@@ -22,15 +22,9 @@ from pathlib import Path
 
 import httpx
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": CITY}}]
+BROKEN = [b"{", b"[]", b'{"messages": 3}']
 CONNECTIONS = 6
 
 
@@ -49,9 +43,8 @@ class Client:
         self._http = httpx.AsyncClient(base_url=url, timeout=60)
         self._random = random.Random(seed)
         self.faults: list[str] = []
-        self.kinds: list[Callable[[], Awaitable[None]]] = [
-            self.chat, self.chat_stream, self.completion, self.messages, self.responses, self.tools, self.bad, self.leaves,
-        ]  # fmt: skip
+        self.kinds: list[Callable[[], Awaitable[None]]] = [self.chat, self.chat_stream, self.completion]
+        self.kinds += [self.messages, self.responses, self.tools, self.bad, self.leaves]
 
     async def close(self) -> None:
         """Close the connection."""
@@ -111,9 +104,7 @@ class Client:
             json.loads(call["function"]["arguments"])
 
     async def bad(self) -> None:
-        r = await self._http.post(
-            "/v1/chat/completions", content=self._random.choice([b"{", b"[]", b'{"messages": 3}'])
-        )
+        r = await self._http.post("/v1/chat/completions", content=self._random.choice(BROKEN))
         self.expect(r.status_code == 400, f"bad request: {r.status_code}")
 
     async def leaves(self) -> None:
