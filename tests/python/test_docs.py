@@ -62,5 +62,11 @@ def test_python_examples_compile() -> None:
 
 
 @pytest.mark.skipif(not has_embedded_model(), reason="this installation has no embedded model")
+def test_the_example_of_the_server_runs(tmp_path: Path) -> None:
+    (code,) = python_blocks(DOCS / "server.md")
+    check_runs(code, tmp_path)
+
+
+@pytest.mark.skipif(not has_embedded_model(), reason="this installation has no embedded model")
 def test_python_examples_run_in_order(tmp_path: Path) -> None:
     check_runs("\n".join(python_blocks(DOCS / "python.md")), tmp_path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +19,7 @@ from .terminal import note
 
 if TYPE_CHECKING:
     from ds4 import Model
+    from ds4.kvstore import KVStore
     from ds4.server import Settings as ApiSettings
     from ds4.server.engine import Settings as EngineSettings
 
@@ -97,6 +100,15 @@ at once."""
     metavar="N",
     help="Requests that may wait; more are answered 429.",
 )
+@click.option(
+    "--kv-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep conversations on disk, across restarts too; servers may share it. It holds private text, readable for "
+    "its owner only.",
+)
+@click.option("--kv-budget", type=SizeType(), metavar="SIZE", help="What they may take there. Default: 4GiB.")
+@click.option("--kv-daily-writes", type=SizeType(), metavar="SIZE", help="What may be written there in a day.")
 @click.option("--drain", type=FiniteFloat(0, 3600), default=30.0, show_default=True, metavar="SECONDS",
               help="Time that running answers have when the server stops.")  # fmt: skip
 @take("think", "think_max", "nothink", "temp", "top_k", "top_p", "min_p", "seed")
@@ -108,7 +120,8 @@ at once."""
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,
     hosts: tuple[str, ...], cors: tuple[str, ...], sessions: int | None, session_memory: int | None, active: int,
-    max_queue: int, drain: float, trace: Path | None, quiet: bool, **values: Any,
+    max_queue: int, kv_dir: Path | None,
+    kv_budget: int | None, kv_daily_writes: int | None, drain: float, trace: Path | None, quiet: bool, **values: Any,
 ) -> int:  # fmt: skip
     """Run the command."""
     try:
@@ -118,6 +131,8 @@ def command(
     except ModuleNotFoundError as error:
         raise click.ClickException(f"the server needs {error.name}: pip install 'ds4[server]'") from None
     settings = _settings(values)
+    if kv_dir is None and (kv_budget is not None or kv_daily_writes is not None):
+        raise click.UsageError("--kv-budget and --kv-daily-writes need --kv-dir")
     check_text(name, "name")
     outside = _outside(settings, _keys(api_keys, api_key_file), hosts, cors, drain)
     try:
@@ -126,9 +141,9 @@ def command(
         raise click.UsageError(str(error)) from None
     listener = bind(host, port)  # before the model is opened: that may take minutes
     try:
-        with opened_model(settings) as model:
+        with opened_model(settings) as model, _store(kv_dir, kv_budget, kv_daily_writes) as store:
             inside = _inside(model, settings, name, sessions, session_memory, active, max_queue, trace)
-            engine = LocalEngine(model, inside)
+            engine = LocalEngine(model, inside, store=store)
             _log_to_stderr(quiet)
 
             def tell(url: str) -> None:
@@ -137,6 +152,20 @@ def command(
             return serve(engine, outside, host=host, listener=listener, allow_open=allow_open, on_start=tell)
     finally:
         listener.close()
+
+
+@contextmanager
+def _store(path: Path | None, budget: int | None, daily: int | None) -> Iterator[KVStore | None]:
+    """Open the store of conversations, if there is one."""
+    if path is None:
+        yield None
+        return
+    from ds4.kvstore import KVStore
+    from ds4.kvstore.store import DEFAULT_BUDGET
+
+    size = DEFAULT_BUDGET if budget is None else budget
+    with KVStore(path, budget_bytes=size, daily_write_bytes=daily) as store:
+        yield store
 
 
 def _settings(values: dict[str, Any]) -> Settings:

@@ -18,11 +18,15 @@ from . import models
 from .body import BodyReader, Disconnected, Receive, decode
 from .dialects import COUNT, DIALECTS, DialectForm
 from .exchange import Client, Send, answer
+from .fields import Call
 from .guard import Guard
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import document
 from .page import page_routes
 from .settings import Settings
+
+LARGE = 1 << 20
+"""Bytes of a body from which on it is read in a thread."""
 
 Scope = MutableMapping[str, Any]
 
@@ -130,9 +134,18 @@ class Application:
             code="not_supported",
         )
 
+    async def _read(self, form: DialectForm, scope: Scope, receive: Receive) -> Call:
+        """Read a request; a large one in a thread, so that others are served meanwhile."""
+        data = await self._bodies.read(scope["headers"], receive)
+
+        def read() -> Call:
+            body = decode(data, form.body)
+            return form.read(body, self.settings, self.engine.info, scope["state"]["request_id"])
+
+        return read() if len(data) <= LARGE else await asyncio.to_thread(read)
+
     async def _answer(self, form: DialectForm, scope: Scope, receive: Receive, send: Send) -> None:
-        body = decode(await self._bodies.read(scope["headers"], receive), form.body)
-        call = form.read(body, self.settings, self.engine.info, scope["state"]["request_id"])
+        call = await self._read(form, scope, receive)
         client = Client(receive, send, scope.get("ds4.abort"), self.settings.reader_timeout)
         try:
             await answer(form, call, self.engine, client, self.settings, self.metrics, scope["state"])
@@ -140,8 +153,7 @@ class Application:
             await client.close()
 
     async def _count(self, form: DialectForm, scope: Scope, receive: Receive, send: Send) -> None:
-        body = decode(await self._bodies.read(scope["headers"], receive), form.body)
-        call = form.read(body, self.settings, self.engine.info, scope["state"]["request_id"])
+        call = await self._read(form, scope, receive)
         response = _json({"input_tokens": await self.engine.count(call.request)})
         await response(scope, receive, send)
 

@@ -86,6 +86,12 @@ def test_a_whole_tool_loop(client: anthropic.Anthropic, thinks: Any, streams: bo
     assert (second.usage.cache_read_input_tokens or 0) >= first.usage.input_tokens
 
 
+def test_a_tool_must_be_called(client: anthropic.Anthropic) -> None:
+    for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
+        answer = client.messages.create(model="x", max_tokens=300, messages=PARIS, tools=[TOOL], tool_choice=choice)  # type: ignore[arg-type]
+        assert answer.stop_reason == "tool_use"
+
+
 def test_stop_sequences_are_echoed(client: anthropic.Anthropic) -> None:
     answer = client.messages.create(model="any", max_tokens=200, messages=PARIS, stop_sequences=["nothing", " is"])
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", " is")

@@ -106,6 +106,35 @@ def test_a_tool_loop_by_streams(client: openai.OpenAI) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in pieces if c.choices) == ANSWER
 
 
+def test_a_tool_must_be_called(client: openai.OpenAI) -> None:
+    """tool_choice required and named hold even where the model would rather talk; none never calls."""
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    for choice in ("required", named):
+        answer = client.chat.completions.create(model="ds4", messages=PARIS, tools=[TOOL], tool_choice=choice)
+        calls = answer.choices[0].message.tool_calls
+        assert calls and calls[0].type == "function" and calls[0].function.name == "get_weather"
+        json.loads(calls[0].function.arguments)
+    answer = client.chat.completions.create(model="ds4", messages=WEATHER, tools=[TOOL], tool_choice="none")
+    assert not answer.choices[0].message.tool_calls
+    assert "DSML" not in (answer.choices[0].message.content or "")
+
+
+def test_a_schema_holds(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "n": {"type": "integer", "maximum": 99, "minimum": 0},
+        },
+        "required": ["city", "n"],
+        "additionalProperties": False,
+    }
+    form: Any = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema, "strict": True}}
+    answer = client.chat.completions.create(model="ds4", messages=PARIS, response_format=form, max_tokens=300)
+    value = json.loads(answer.choices[0].message.content or "")
+    assert set(value) == {"city", "n"} and isinstance(value["n"], int)
+
+
 def test_choices_stops_and_logprobs(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="ds4", messages=PARIS, n=2, logprobs=True, top_logprobs=3, stop=[" Paris"], extra_body={"thinking": False}

@@ -84,6 +84,22 @@ def test_ipv6_and_the_name_of_the_model() -> None:
         assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "mine"
 
 
+def test_a_conversation_survives_a_restart(tmp_path: Path) -> None:
+    """With --kv-dir: another process goes on from the disk, with the same answer; not without it."""
+    system = "You are a helpful assistant. " * 150
+    body = {"messages": [{"role": "system", "content": system}, *BODY["messages"]], "thinking": False}
+    found = []
+    for arguments in (["--kv-dir", tmp_path / "kv"], ["--kv-dir", tmp_path / "kv"], []):
+        with ServerProcess("-c", 2048, *arguments) as server:
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+        text = answer["choices"][0]["message"]["content"]
+        found.append((text, answer["ds4"]["cached_tokens"]))
+    assert found[0][0] == found[1][0] == found[2][0]
+    assert found[0][1] == found[2][1] == 0 and found[1][1] >= 512
+    assert (tmp_path / "kv").stat().st_mode & 0o077 == 0
+    assert run("--kv-budget", "1GiB").returncode == 2
+
+
 def stream_until_text(server: ServerProcess, **fields: Any) -> tuple[httpx.Client, Any, Any]:
     client = httpx.Client(timeout=30)
     context = client.stream("POST", f"{server.url}/v1/chat/completions", json={**HOT, **fields})

@@ -162,6 +162,15 @@ def test_wrong_messages_are_refused_with_their_index(given: list[Any], param: st
     assert refusal("chat", {"messages": given}).param == param
 
 
+@pytest.mark.parametrize("arguments", ['{"a": NaN}', "{", "", "[1]", '{"a": 1e999}'])
+def test_arguments_that_are_no_json_object_are_shown_as_text(arguments: str) -> None:
+    """NaN in arguments: a damaged call of the history is no reason to refuse the conversation."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "x"}]
+    text = render_text(chat(messages=history).request.messages, mode="chat")
+    assert f'name="arguments" string="true">{arguments}<' in text
+
+
 def test_older_names_of_tool_messages() -> None:
     """L031: role `function` and `function_call`."""
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}

@@ -128,6 +128,17 @@ def test_all_bodies_together_have_a_limit(serve: Serve) -> None:
     assert served.client().post("/v1/chat/completions", content=BODY + b" " * 1000).status_code == 200
 
 
+def test_a_body_of_megabytes_is_read(serve: Serve) -> None:
+    """It is refused only for what is in it, with the place, and answered when it is right."""
+    served = serve()
+    text = "word " * 500_000
+    with served.client() as http:
+        answer = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]})
+        assert answer.status_code == 200 and served.engine.requests[0].messages[0]["content"] == text
+        answer = http.post("/v1/chat/completions", json={"messages": [{"role": 5, "content": text}]})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "messages[0].role"
+
+
 def test_an_encoded_body_is_refused(serve: Serve) -> None:
     http = serve().client()
     answer = http.post("/v1/chat/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
