@@ -89,6 +89,9 @@ class ScriptedSession:
         with self._busy:
             self._cancel.clear()
             self.model.calls.append((id(self), len(tokens)))
+            while not self.model.gate.wait(0.002):
+                if self._cancel.is_set():
+                    raise ds4.Cancelled("cancelled")
             pause = self.model.seconds_a_token * len(tokens)
             if pause and self._cancel.wait(pause):
                 raise ds4.Cancelled("cancelled")
@@ -135,6 +138,8 @@ class ScriptedModel:
 
     Attributes
     ----------
+    gate : threading.Event
+        Nothing is computed while it is cleared.
     calls : list of (session, number of tokens)
         Every computation, in order.
     prompts : list of str
@@ -148,6 +153,8 @@ class ScriptedModel:
             self.fingerprint = model.fingerprint
         self.script = script
         self.seconds_a_token = seconds_a_token
+        self.gate = threading.Event()
+        self.gate.set()
         self.calls: list[tuple[int, int]] = []
         self.prompts: list[str] = []
         self._replies: dict[tuple[int, ...], list[int]] = {}

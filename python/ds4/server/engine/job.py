@@ -81,6 +81,7 @@ class Job:
         self._fetched: Fetched | None = None
         self._saves: dict[int, Reason] = {}
         self._choice = Choice(prepared, 0, self._tokenizer)
+        self._last: list[contract.Event] = []
         self._kept: int | None = None
         self._created = perf_counter()
         self._begun = 0.0
@@ -326,7 +327,15 @@ class Job:
             self.decoding = self._resumed = False
         else:
             self.over = True
+            self._last = events
+            return
         self._emit(events)
+
+    def announce(self) -> None:
+        """Tell that the work is over. Comes last: whoever hears it may rely on its session being free."""
+        events, self._last = self._last, []
+        if events:
+            self._emit(events)
 
     def _done(
         self, index: int, choice: Choice | None, reason: contract.FinishReason, error: str | None

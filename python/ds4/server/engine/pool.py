@@ -133,7 +133,7 @@ class Pool:
         # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
         # that left earlier may be one of two, so both are kept if there is a session to spare.
         spare = [slot for slot in idle if slot is not best]
-        can_fork = hasattr(best.session, "fork") and (spare or len(self.slots) < self.most)
+        can_fork = bool(spare) or len(self.slots) < self.most
         if best in idle and (most >= best.turn - 1 or not can_fork):
             return Placement(best, most, "rewind", _rewound(best, most, common), common)
         if can_fork:

@@ -92,7 +92,7 @@ class Worker:
             job.cancelled = True
             if job in self._waiting:
                 self._waiting.remove(job)
-                job.step(0)
+                self._drop(job)
                 self._tell_positions()
             elif self._running is job and job.slot is not None:
                 job.slot.session.cancel()
@@ -140,6 +140,7 @@ class Worker:
                 self._waiting.clear()
             for job in jobs:
                 job.fail(f"the engine ended ({self._failure})")
+                job.announce()
         finally:
             self._errands.shutdown(wait=True)
             self._pool.close()
@@ -149,7 +150,7 @@ class Worker:
         self._admit()
         ready = [job for job in self._active if job not in self._parked]
         for job in ready:
-            if job.decoding:
+            if job.decoding or job.over:
                 self._step(job)
         waiting = next((job for job in ready if not job.decoding and not job.over), None)
         if waiting is not None:
@@ -165,7 +166,7 @@ class Worker:
                     for job in [*self._waiting, *self._active]:
                         job.cancelled = True
                     while self._waiting:
-                        self._waiting.popleft().step(0)
+                        self._drop(self._waiting.popleft())
                 if len(self._parked) < len(self._active):
                     return True
                 if self._waiting and self._n_active < self._max_active:
@@ -191,9 +192,16 @@ class Worker:
                 job.fail(f"{type(error).__name__}: {error}")
                 with self._changed:
                     self._n_active -= 1
+                job.announce()
             with self._changed:
                 self._tell_positions()
                 self._sessions = self._pool.size()
+
+    @staticmethod
+    def _drop(job: Job) -> None:
+        """End a job that was cancelled before it began."""
+        job.step(0)
+        job.announce()
 
     def _tell_positions(self) -> None:
         for position, job in enumerate(self._waiting):
@@ -212,6 +220,7 @@ class Worker:
             with self._changed:
                 self._n_active -= 1
                 self._sessions = self._pool.size()
+            job.announce()
         else:
             self._park(job)
 

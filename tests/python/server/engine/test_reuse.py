@@ -100,7 +100,6 @@ def test_another_prompt_between(model: ds4.Model) -> None:
         assert computed <= 1 if sessions == 4 else computed > 1
 
 
-@pytest.mark.skipif(not hasattr(ds4.Session, "fork"), reason="sessions cannot be copied yet")
 def test_clients_that_alternate_keep_their_sessions(model: ds4.Model) -> None:
     """Two agents in turn, with the same beginning: neither pushes the other out."""
     histories = {name: [LONG + f"I am {name}."] for name in "AB"}
