@@ -12,7 +12,7 @@ import click
 
 import ds4
 
-from . import bench, chat, convert, imatrix, inspect, quantize, score, server, splice, tokens
+from . import bench, chat, convert, imatrix, inspect, kv, quantize, score, server, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -74,6 +74,7 @@ program.add_command(chat.command)
 program.add_command(convert.command)
 program.add_command(imatrix.command)
 program.add_command(inspect.command)
+program.add_command(kv.command)
 program.add_command(quantize.command)
 program.add_command(score.command)
 program.add_command(server.command)

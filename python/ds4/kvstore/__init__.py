@@ -14,6 +14,7 @@ it takes, and what follows is bit-identical. States that begin with the same tok
         store.save(session, prompt.key(), reason="cold")
 """
 
+from .check import Finding, check_files
 from .codec import session_settings
 from .errors import StoreDamageError, StoredFileError
 from .hit import Hit
@@ -21,7 +22,7 @@ from .policy import SavePolicy
 from .records import Entry, Reason
 from .retention import Retention
 from .staged import Staged
-from .store import KVStore, StoreStats
+from .store import UNLIMITED, KVStore, StoreStats
 
 __all__ = [
     "KVStore",
@@ -32,7 +33,10 @@ __all__ = [
     "SavePolicy",
     "Retention",
     "StoreStats",
+    "UNLIMITED",
     "StoreDamageError",
     "StoredFileError",
+    "Finding",
+    "check_files",
     "session_settings",
 ]

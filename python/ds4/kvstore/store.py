@@ -26,11 +26,13 @@ from .saving import NotSavedError, Parts, Saver, close_all
 from .staged import Staged
 from .transfer import read_bundle, write_bundle
 
-__all__ = ["KVStore", "StoreStats"]
+__all__ = ["UNLIMITED", "KVStore", "StoreStats"]
 
 _log = logging.getLogger("ds4.kvstore")
 
 DEFAULT_BUDGET = 4096 << 20
+UNLIMITED = 1 << 62
+"""A budget that no disk exhausts."""
 MAX_CHAIN = 32
 _REASONS = get_args(Reason)
 
@@ -446,6 +448,27 @@ class KVStore:
             self._holdings.refresh()
             out = [e for e in self._holdings.catalogue.states.values() if self._holdings.catalogue.complete(e)]
         return sorted(out, key=lambda e: (-e.last_used, e.name))
+
+    def read_key(self, entry: Entry) -> bytes:
+        """Return the key of a state.
+
+        Raises
+        ------
+        StoreDamageError
+            Its file is damaged; it was put aside.
+        OSError
+            It is gone.
+        """
+        self._check_open()
+        path = self._holdings.directory.file(entry.name, "state")
+        try:
+            file, found = open_entry(path)
+            with contextlib.closing(file):
+                assert isinstance(found, Entry)
+                return read_state(file, found)[0]
+        except StoredFileError as error:
+            self._holdings.put_aside(entry.name, "state", str(error))
+            raise StoreDamageError(str(error), path=str(path)) from error
 
     def stats(self) -> StoreStats:
         """Return figures of the store."""
