@@ -10,8 +10,11 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, Self
 
+import numpy as np
+
 from ._native import _session
 from .errors import ClosedError, StateError
+from .state_arrays import State, join_arrays, split_values
 from .token_ids import Tokens, as_ids
 
 if TYPE_CHECKING:
@@ -274,6 +277,48 @@ class SessionState:
         parts, end = [_bytes_of(part) for part in rows], _bytes_of(tail)
         self._changes += 1
         return native.import_state(ids, parts, end)
+
+    def state(self) -> State:
+        """Return the state at the present position as float32 arrays, for files of other programs.
+
+        Raises
+        ------
+        StateError
+            Nothing was evaluated yet.
+        """
+        native = self._open()
+        tokens = native.tokens()
+        values = np.empty(native.state_floats(), dtype=np.float32)
+        native.read_state(values)
+        return split_values(self._model.shape, tokens, values)
+
+    def load_state(self, state: State) -> None:
+        """Bring the session to a state that is given as arrays, in place of what it held.
+
+        Rows are rounded to the row type of the session; what `state` of a session like this one gave comes back with
+        all its bits.
+
+        Parameters
+        ----------
+        state : State
+            The tokens decide the shapes of all arrays; see `ds4.state_arrays`.
+
+        Raises
+        ------
+        ValueError
+            An array has another shape, or a token id is out of range. The session is unchanged.
+        SnapshotError
+            A value is not finite, or too large for F16 rows. The session is unchanged.
+        ContextFullError
+            There are more than n_ctx tokens. The session is unchanged.
+        StateError
+            The session was made with `mtp=True`: the state lacks the rows of that block.
+        """
+        native = self._open()
+        ids = as_ids(state.tokens, self._n_vocab)
+        values = join_arrays(self._model.shape, state)
+        self._changes += 1
+        native.load_state(ids, values)
 
     def _open(self) -> _session.Session:
         native = self._native

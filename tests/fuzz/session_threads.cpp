@@ -32,6 +32,33 @@ ds4_session *make_session(ds4_model *model, uint32_t n_threads) {
     return session;
 }
 
+// Leave the session's timeline and come back to it, over a checkpoint, a copy and an export; none may change the logits.
+void wander(ds4_session *session, const std::vector<int32_t> &tokens) {
+    auto err = std::make_unique<ds4_error>();
+    ds4_session *copy = nullptr;
+    need(ds4_session_checkpoint(session, err.get()), *err, "checkpoint");
+    need(ds4_session_fork(session, &copy, err.get()), *err, "fork");
+    need(ds4_session_eval(session, tokens.data(), 20, nullptr, err.get()), *err, "eval");
+    size_t reached = 0;
+    need(ds4_session_rewind(session, tokens.size() + 3, &reached, err.get()), *err, "rewind");
+    const uint32_t n = static_cast<uint32_t>(tokens.size());
+    if (reached != n) {
+        fprintf(stderr, "rewound to %zu, not to %u\n", reached, n);
+        exit(1);
+    }
+    std::vector<uint8_t> rows(ds4_session_rows_bytes(copy, 0, n)), tail(ds4_session_tail_bytes(copy, n));
+    ds4_blob part{rows.data(), 0}, end{tail.data(), 0};
+    need(ds4_session_export_rows(copy, 0, n, rows.data(), rows.size(), &part.n_bytes, err.get()), *err, "export rows");
+    need(ds4_session_export_tail(copy, n, tail.data(), tail.size(), &end.n_bytes, err.get()), *err, "export tail");
+    ds4_session_free(copy);
+    need(ds4_session_import(session, tokens.data(), n, &part, 1, &end, &reached, err.get()), *err, "import");
+    tail[end.n_bytes / 2] ^= 1;
+    if (ds4_session_import(session, tokens.data(), n, &part, 1, &end, &reached, nullptr) != DS4_E_SNAPSHOT) {
+        fprintf(stderr, "a damaged tail was imported\n");
+        exit(1);
+    }
+}
+
 // The last logits of a prompt in a session of its own, and the importance statistics of its first layer in float32.
 std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uint32_t n_threads) {
     auto err = std::make_unique<ds4_error>();
@@ -40,12 +67,13 @@ std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uin
     ds4_session *session = make_session(model, n_threads);
     need(ds4_session_importance_start(session, err.get()), *err, "importance start");
     need(ds4_session_sync(session, tokens.data(), tokens.size(), nullptr, err.get()), *err, "sync");
-    const float *logits = nullptr;
-    need(ds4_session_logits(session, &logits, err.get()), *err, "logits");
-    std::vector<float> copy(logits, logits + shape->n_vocab);
     std::vector<double> sum_in(size_t{shape->n_expert} * shape->n_embd), sum_mid(size_t{shape->n_expert} * shape->n_ff);
     std::vector<uint64_t> counts(shape->n_expert);
     need(ds4_session_importance(session, 0, sum_in.data(), sum_mid.data(), counts.data(), err.get()), *err, "importance");
+    wander(session, tokens);
+    const float *logits = nullptr;
+    need(ds4_session_logits(session, &logits, err.get()), *err, "logits");
+    std::vector<float> copy(logits, logits + shape->n_vocab);
     for (double sum : sum_in) copy.push_back(static_cast<float>(sum));
     for (double sum : sum_mid) copy.push_back(static_cast<float>(sum));
     for (uint64_t count : counts) copy.push_back(static_cast<float>(count));

@@ -48,6 +48,8 @@ STAGES = (
     ["tests/python/engine/test_golden_logits.py", "-k", "logits_equal and (129 or 5) or mtp and 129"],
     ["tests/python/engine/test_weight_types.py"],
     ["tests/python/engine/test_qat.py", "tests/python/engine/test_snapshot.py"],
+    ["tests/python/engine/test_portable.py", "tests/python/engine/test_state_arrays.py"],
+    ["tests/python/engine/test_rewind.py"],
     ["tests/python/engine"],
 )
 

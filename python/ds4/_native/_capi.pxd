@@ -250,6 +250,11 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, const ds4_blob *rows, size_t n_rows,
                                   const ds4_blob *tail, size_t *pos, ds4_error *err)
 
+    uint64_t ds4_session_state_floats(const ds4_session *s)
+    ds4_status ds4_session_read_state(ds4_session *s, float *out, uint64_t n_floats, ds4_error *err)
+    ds4_status ds4_session_load_state(ds4_session *s, const int32_t *tokens, size_t n, const float *values,
+                                      uint64_t n_floats, ds4_error *err)
+
     ctypedef struct ds4_sampling:
         float temperature
         uint32_t top_k

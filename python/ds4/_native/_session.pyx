@@ -41,6 +41,7 @@ from ds4._native._capi cimport (
     ds4_session_importance,
     ds4_session_importance_start,
     ds4_session_importance_stop,
+    ds4_session_load_state,
     ds4_session_logits,
     ds4_session_margins,
     ds4_session_mtp,
@@ -50,6 +51,7 @@ from ds4._native._capi cimport (
     ds4_session_profile,
     ds4_session_profile_start,
     ds4_session_profile_stop,
+    ds4_session_read_state,
     ds4_session_reset,
     ds4_session_restore,
     ds4_session_rewind,
@@ -58,6 +60,7 @@ from ds4._native._capi cimport (
     ds4_session_set_tap,
     ds4_session_snapshot,
     ds4_session_snapshot_bytes,
+    ds4_session_state_floats,
     ds4_session_sync,
     ds4_session_tail_bytes,
     ds4_session_tokens,
@@ -486,6 +489,35 @@ cdef class Session:
             status = ds4_session_import(self.session, ids, n, parts.data(), parts.size(), &end, &pos, &err)
         self.leave(status, &err)
         return pos
+
+    def state_floats(self) -> int:
+        """Return the number of values of the state at the present position."""
+        self.idle()
+        return ds4_session_state_floats(self.session)
+
+    def read_state(self, float[::1] out not None) -> None:
+        """Write the state at the present position to `out`."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef uint64_t n = <uint64_t>out.shape[0]
+        cdef float *values = &out[0] if n else NULL
+        self.enter(None)
+        with nogil:
+            status = ds4_session_read_state(self.session, values, n, &err)
+        self.leave(status, &err)
+
+    def load_state(self, const int32_t[::1] tokens not None, const float[::1] values not None) -> None:
+        """Put the session where a state was read."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t n = <size_t>tokens.shape[0]
+        cdef uint64_t n_floats = <uint64_t>values.shape[0]
+        cdef const int32_t *ids = &tokens[0] if n else NULL
+        cdef const float *data = &values[0] if n_floats else NULL
+        self.enter(None)
+        with nogil:
+            status = ds4_session_load_state(self.session, ids, n, data, n_floats, &err)
+        self.leave(status, &err)
 
     def cancel(self) -> None:
         """Stop the call that is running, from any thread. Without one, do nothing.

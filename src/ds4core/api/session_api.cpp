@@ -246,6 +246,18 @@ ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, c
     });
 }
 
+uint64_t ds4_session_state_floats(const ds4_session *s) {
+    return s ? ds4::state_floats(*s, static_cast<uint32_t>(s->tokens.size())) : 0;
+}
+ds4_status ds4_session_read_state(ds4_session *s, float *out, uint64_t n_floats, ds4_error *err) {
+    return enter(s, "ds4_session_read_state", err, [&] { return ds4::read_state(*s, out, n_floats, err); });
+}
+ds4_status ds4_session_load_state(ds4_session *s, const int32_t *tokens, size_t n, const float *values,
+                                  uint64_t n_floats, ds4_error *err) {
+    return enter(s, "ds4_session_load_state", err,
+                 [&] { return ds4::load_state(*s, tokens, n, values, n_floats, err); });
+}
+
 ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
                       float *logprob, ds4_error *err) {
     if (!logits || !n || !p || !rng || !token) return fail(err, DS4_E_ARGUMENT, "ds4_sample: NULL argument or no logits");

@@ -116,13 +116,6 @@ void ring_segments(Segment::Kind kind, ds4_ref ring, uint64_t capacity, uint64_t
     }
 }
 
-// The positions whose compressor entries a group that is open at `pos` needs: its own, for ratio 4 from the group before.
-uint64_t first_entry(uint32_t pos, uint32_t ratio) {
-    uint64_t begin = uint64_t{pos} / ratio * ratio;
-    if (ratio == 4 && begin) begin -= 4;
-    return begin;
-}
-
 }  // namespace
 
 uint64_t KvCache::most_tail_bytes(const ds4_shape &s, uint32_t row_type, bool with_mtp) {

@@ -31,6 +31,13 @@ struct Segment {
     bool lasting() const { return kind == compressed || kind == index; }
 };
 
+// The first of the positions whose compressor entries are needed at `pos`: its open group, for ratio 4 also the closed
+// one before it.
+inline uint64_t first_entry(uint32_t pos, uint32_t ratio) {
+    const uint64_t begin = uint64_t{pos} / ratio * ratio;
+    return ratio == 4 && begin ? begin - 4 : begin;
+}
+
 class KvCache {
 public:
     KvCache() = default;

@@ -42,7 +42,7 @@ inline bool block_exponent(uint32_t magnitude, uint32_t top_mantissa, int top_ex
     return *exponent >= -126 && *exponent <= 127;
 }
 
-// The code of x / 2^exponent, exactly; false when there is none.
+// The code of x / 2^exponent, exactly; false when there is none. No x is beyond the largest code of its block.
 inline bool code_e4m3(float x, int exponent, uint8_t *code) {
     const Parts p = parts_of(x);
     const uint32_t sign = p.sign << 7;
@@ -53,9 +53,8 @@ inline bool code_e4m3(float x, int exponent, uint8_t *code) {
     const int e = p.exponent - exponent;
     if (p.exponent == -127 || e < -9 || e > 8) return false;
     if (e >= -6) {
-        const uint32_t rest = (static_cast<uint32_t>(e + 7) << 3) | (p.mantissa >> 20);
-        *code = static_cast<uint8_t>(sign | rest);
-        return !(p.mantissa & 0xFFFFFu) && rest != 0x7F;  // that one is NaN
+        *code = static_cast<uint8_t>(sign | static_cast<uint32_t>(e + 7) << 3 | p.mantissa >> 20);
+        return !(p.mantissa & 0xFFFFFu);
     }
     const int shift = 14 - e;  // 21 to 23: multiples of 2^-9 below 2^-6
     const uint32_t full = 0x800000u | p.mantissa;
@@ -97,29 +96,6 @@ constexpr std::array<float, 256> values_e4m3() {
 constexpr std::array<float, 256> kE4M3Values = values_e4m3();
 constexpr float kE2M1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-
-void to_floats(uint32_t row_type, const uint8_t *row, size_t n, float *out) {
-    if (row_type == DS4_ROW_F32) {
-        memcpy(out, row, n * 4);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, row + 2 * i, 2);
-        out[i] = f16_to_f32(half);
-    }
-}
-
-void from_floats(uint32_t row_type, const float *values, size_t n, uint8_t *row) {
-    if (row_type == DS4_ROW_F32) {
-        memcpy(row, values, n * 4);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t half = f32_to_f16(values[i]);
-        memcpy(row + 2 * i, &half, 2);
-    }
-}
 
 size_t value_bytes(const RowKind &kind) { return kind.row_type == DS4_ROW_F16 ? 2 : 4; }
 size_t coded(const RowKind &kind) { return kind.index ? kind.dim : kind.dim - kind.n_rot; }
@@ -171,6 +147,29 @@ bool pack_e2m1(const float *x, size_t n, uint8_t *codes, uint8_t *exponents) {
 float scale_of(uint8_t exponent) { return std::ldexp(1.0f, static_cast<int8_t>(exponent)); }
 
 }  // namespace
+
+void to_floats(uint32_t row_type, const uint8_t *row, size_t n, float *out) {
+    if (row_type == DS4_ROW_F32) {
+        memcpy(out, row, n * 4);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, row + 2 * i, 2);
+        out[i] = f16_to_f32(half);
+    }
+}
+
+void from_floats(uint32_t row_type, const float *values, size_t n, uint8_t *row) {
+    if (row_type == DS4_ROW_F32) {
+        memcpy(row, values, n * 4);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t half = f32_to_f16(values[i]);
+        memcpy(row + 2 * i, &half, 2);
+    }
+}
 
 size_t row_bytes(const RowKind &kind) { return cache_row_bytes(kind.row_type, kind.dim); }
 

@@ -31,4 +31,8 @@ size_t packed_bytes(const RowKind &kind, const uint8_t *in, uint64_t left);
 // Unpack a row that packed_bytes accepts.
 void unpack_row(const RowKind &kind, const uint8_t *in, uint8_t *row);
 
+// n values of the row type to float32 and back; F32 to F16 rounds half to even.
+void to_floats(uint32_t row_type, const uint8_t *row, size_t n, float *out);
+void from_floats(uint32_t row_type, const float *values, size_t n, uint8_t *row);
+
 }  // namespace ds4

@@ -16,6 +16,15 @@ ds4_session::~ds4_session() {
 
 namespace ds4 {
 
+ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err) {
+    if (!tokens || n == 0) return fail(err, DS4_E_ARGUMENT, "no tokens: at least one is needed");
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || static_cast<uint32_t>(tokens[i]) >= s.model->shape.n_vocab)
+            return fail(err, DS4_E_ARGUMENT, "token %zu is %d, outside the vocabulary 0..%u", i, tokens[i],
+                        s.model->shape.n_vocab - 1);
+    return DS4_OK;
+}
+
 namespace {
 
 // Asks the caller whether to go on; at most every 50 ms, but a cancel is seen at once.
@@ -26,15 +35,6 @@ bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
     s.last_pulse = now;
     ds4_progress p{done, total};
     return s.pulse(s.pulse_ud, &p) == 0 && s.phase.load() != Phase::stopping;
-}
-
-ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err) {
-    if (!tokens || n == 0) return fail(err, DS4_E_ARGUMENT, "no tokens: at least one is needed");
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || static_cast<uint32_t>(tokens[i]) >= s.model->shape.n_vocab)
-            return fail(err, DS4_E_ARGUMENT, "token %zu is %d, outside the vocabulary 0..%u", i, tokens[i],
-                        s.model->shape.n_vocab - 1);
-    return DS4_OK;
 }
 
 void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {

@@ -55,6 +55,8 @@ namespace ds4 {
 void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out);
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err);
 ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err);
+// DS4_E_ARGUMENT unless there is a token and all are in the vocabulary.
+ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err);
 ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);
@@ -83,6 +85,11 @@ uint64_t packed_tail_bytes(const ds4_session &s, uint32_t at);
 ds4_status export_tail(ds4_session &s, uint32_t at, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);
 ds4_status import_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, const ds4_blob *rows, size_t n_rows,
                         const ds4_blob &tail, size_t *pos, ds4_error *err);
+
+uint64_t state_floats(const ds4_session &s, uint32_t pos);
+ds4_status read_state(ds4_session &s, float *out, uint64_t n, ds4_error *err);
+ds4_status load_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, const float *in, uint64_t n,
+                      ds4_error *err);
 
 uint64_t snapshot_bytes(const ds4_session &s);
 ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_bytes, ds4_error *err);

@@ -89,7 +89,8 @@ DS4_API ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t
 DS4_API ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err);
 
 /* An independent session with the same options, state and checkpoints; it gathers no statistics, takes no times and has
- * no pulse and no tap. What both do from then on has the same bits as without the other. Errors as ds4_session_create. */
+ * no pulse and no tap. What both do from then on has the same bits as without the other. Errors as
+ * ds4_session_create. */
 DS4_API ds4_status ds4_session_fork(ds4_session *s, ds4_session **out, ds4_error *err);
 
 /* Forget everything. */
@@ -199,6 +200,21 @@ DS4_API ds4_status ds4_session_export_tail(ds4_session *s, uint32_t at, void *bu
  * exceeds n_ctx; DS4_E_ARGUMENT  too few tokens. In all these cases the session is unchanged. */
 DS4_API ds4_status ds4_session_import(ds4_session *s, const int32_t *tokens, size_t n, const ds4_blob *rows,
                                       size_t n_rows, const ds4_blob *tail, size_t *pos, ds4_error *err);
+
+/* The state at the present position as float32, for files of other programs: logits [n_vocab]; then for each layer, in
+ * order: rows of the last min(pos, window) positions [head_dim], the oldest first (the oldest of a full window is 0: no
+ * later position sees it); if the ratio r is not 0 the pos / r compressed rows [head_dim], and K and S of the
+ * compressor [r][head_dim] by position in the group, for r = 4 [8][2 * head_dim], the closed group first and the open one behind
+ * it, K 0 and S -1e30 where there is none; if r = 4 the same three of the indexer with index_dim for head_dim. The MTP
+ * block is left out.
+ * load: put the session there, in place of what it held. Rows are rounded to the session's row type, so a state that
+ * was read from a session like it comes back with all its bits.
+ * DS4_E_STATE  nothing to read; loading into a session with MTP; DS4_E_ARGUMENT  another number of values, or a token
+ * id is out of range; DS4_E_CONTEXT  n > n_ctx; DS4_E_SNAPSHOT  a value is not finite or too large: unchanged. */
+DS4_API uint64_t ds4_session_state_floats(const ds4_session *s);
+DS4_API ds4_status ds4_session_read_state(ds4_session *s, float *out, uint64_t n_floats, ds4_error *err);
+DS4_API ds4_status ds4_session_load_state(ds4_session *s, const int32_t *tokens, size_t n, const float *values,
+                                          uint64_t n_floats, ds4_error *err);
 
 /* ---- sampling ---- */
 typedef struct ds4_sampling {
