@@ -24,7 +24,8 @@ def _chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+# Of one file, not of the session: while it lives, an event loop counts as running in this thread.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     path = _chromium()
