@@ -109,7 +109,10 @@ class Storage:
         if n < self.policy.min_tokens or slot.saved == n:
             return
         key = key_of_tokens(self._tokenizer, slot.tokens)
-        blocks = {name: text for name, text in slot.blocks.items() if text.encode() in key.replace(b"\xff", b"")}
+        blocks = slot.blocks
+        if reason in ("cold", "continued"):  # in the middle of a conversation: what comes later does not belong there
+            text_of_key = key.replace(b"\xff", b"")
+            blocks = {name: text for name, text in blocks.items() if text.encode() in text_of_key}
         staged = self._store.stage(slot.session, key, reason=reason, tool_blocks=blocks)
         slot.saved = n
         if staged is None:
