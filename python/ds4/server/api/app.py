@@ -15,7 +15,7 @@ from starlette.routing import Route, Router
 
 from ..contract import Engine, RequestError
 from . import models
-from .body import BodyReader, Disconnected, Receive, decode
+from .body import BodyReader, Receive, decode
 from .dialects import COUNT, DIALECTS, DialectForm
 from .exchange import Client, Send, answer
 from .fields import Call
@@ -196,6 +196,3 @@ def _as_error(error: HTTPException, scope: Scope) -> RequestError:
     if error.status_code == 405:
         return RequestError(f"{scope['path']} does not take {scope['method']}", status=405, code="method_not_allowed")
     return RequestError(f"there is nothing at {scope['path']}", status=error.status_code, code="not_found")
-
-
-__all__ = ["Application", "Disconnected", "create_app"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -21,9 +22,11 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def family_of(path: str) -> Family:
-    """Return whose shapes the clients of a path read."""
-    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
+def family_of(path: str, headers: Mapping[bytes, bytes]) -> Family:
+    """Return whose shapes the client of a request reads."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in headers:
+        return "anthropic"
+    return "openai"
 
 
 def error_object(family: Family, error: RequestError, request_id: str) -> dict[str, Any]:

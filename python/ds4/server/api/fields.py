@@ -95,6 +95,8 @@ class Call:
         Chat and completions: whether a stream ends with a chunk of usage.
     show_reasoning : bool
         Whether the client wants to see the reasoning.
+    carry_reasoning : bool
+        Responses: whether the reasoning goes along in a form that only this server reads, for the client to send back.
     tools : mapping of str to ToolKind
         Responses: tools by the name that the model knows.
     echo : mapping
@@ -106,6 +108,7 @@ class Call:
     ignored: tuple[str, ...] = ()
     include_usage: bool = False
     show_reasoning: bool = True
+    carry_reasoning: bool = False
     tools: Mapping[str, ToolKind] = field(default_factory=dict)
     echo: Mapping[str, Any] = field(default_factory=dict)
 

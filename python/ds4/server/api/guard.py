@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ..contract import RequestError
 from .body import Disconnected, Receive
-from .errors import error_body, family_of, server_error
+from .errors import Family, error_body, family_of, server_error
 from .exchange import Send
 from .metrics import Metrics
 from .settings import Settings
@@ -84,14 +84,14 @@ class Guard:
         except RequestError as error:
             if status:
                 raise
-            await send_error(send_with_headers, error, path, request_id)
+            await send_error(send_with_headers, error, family_of(path, headers), request_id)
         except Disconnected:
             self._metrics.dropped.labels(_known(scope)).inc()
         except Exception:
             logger.exception("%s %s failed", scope["method"], path)
             if not status:
                 told = server_error("the server failed to answer; its log says more")
-                await send_error(send_with_headers, told, path, request_id)
+                await send_error(send_with_headers, told, family_of(path, headers), request_id)
             else:
                 raise
         finally:
@@ -186,9 +186,9 @@ class ShuttingDown(RequestError):  # noqa: N818 - the name of a state of the ser
         super().__init__("the server is shutting down", status=503, type="server_error", code="shutting_down")
 
 
-async def send_error(send: Send, error: RequestError, path: str, request_id: str) -> None:
+async def send_error(send: Send, error: RequestError, family: Family, request_id: str) -> None:
     """Send an error as a whole response."""
-    body = error_body(family_of(path), error, request_id)
+    body = error_body(family, error, request_id)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from ..contract import ModelInfo, RequestError
@@ -50,7 +51,7 @@ def one_model(info: ModelInfo, name: str) -> dict[str, Any]:
         "display_name": info.shape,
         "name": info.shape,
         "created": info.created,
-        "created_at": info.created,
+        "created_at": datetime.fromtimestamp(info.created, UTC).isoformat().replace("+00:00", "Z"),
         "owned_by": "ds4",
         "context_length": info.n_ctx,
         "top_provider": {

@@ -9,6 +9,7 @@ from typing import Any
 from ..contract import Done, RequestError, TokenLogprob
 from .fields import Call, ToolKind
 from .reply import CallText, Objects, Reply, token_logprob
+from .response_items import sealed
 
 _STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
 
@@ -35,10 +36,12 @@ class ResponsesReply(Reply):
 
     def reasoning(self, choice: int, text: str, tokens: Sequence[TokenLogprob]) -> Objects:
         """Return a piece of the summary, if the client asked for one."""
-        if not self.call.show_reasoning:
+        if not self.call.show_reasoning and not self.call.carry_reasoning:
             return []
         objects = self._ensure("reasoning")
         self._text.append(text)
+        if not self.call.show_reasoning:
+            return objects
         place = self._place(summary_index=0)
         return [*objects, self._event("response.reasoning_summary_text.delta", **place, delta=text)]
 
@@ -124,7 +127,10 @@ class ResponsesReply(Reply):
             part, place = _text_part("", []), {"content_index": 0}
             name = "response.content_part.added"
         self.output.append(item)
-        return [*objects, self._added(), self._event(name, **self._place(**place), part=part)]
+        objects.append(self._added())
+        if kind == "message" or self.call.show_reasoning:
+            objects.append(self._event(name, **self._place(**place), part=part))
+        return objects
 
     def _close(self, status: str) -> Objects:
         """Close the open item."""
@@ -137,9 +143,14 @@ class ResponsesReply(Reply):
         if self._open == "reasoning":
             part: dict[str, Any] = {"type": "summary_text", "text": text}
             place = self._place(summary_index=0)
-            objects.append(self._event("response.reasoning_summary_text.done", **place, text=text))
-            objects.append(self._event("response.reasoning_summary_part.done", **place, part=part))
-            self.output[-1] = {**item, "summary": [part], "status": status}
+            over = {**item, "status": status}
+            if self.call.show_reasoning:
+                objects.append(self._event("response.reasoning_summary_text.done", **place, text=text))
+                objects.append(self._event("response.reasoning_summary_part.done", **place, part=part))
+                over["summary"] = [part]
+            if self.call.carry_reasoning:
+                over["encrypted_content"] = sealed(text)
+            self.output[-1] = over
         elif self._open == "message":
             part = _text_part(text, self._logprobs)
             place = self._place(content_index=0)

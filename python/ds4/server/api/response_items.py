@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,7 @@ class Item(msgspec.Struct, kw_only=True):
     input: str | None = None
     output: Any = None
     summary: list[Part] | None = None
+    encrypted_content: str | None = None
     action: dict[str, Any] | None = None
     tools: list[Any] | None = None
 
@@ -113,7 +115,7 @@ def read_items(items: list[Item]) -> Conversation:
             case "reasoning":
                 message = assistant(where)
                 parts = item.summary or (item.content if isinstance(item.content, list) else [])
-                text = _content(parts, where, BLANK_LINE)
+                text = opened(item.encrypted_content) or _content(parts, where, BLANK_LINE)
                 if text:
                     message["reasoning_content"] = joined(message.get("reasoning_content", ""), text)
             case "function_call" | "custom_tool_call" | "tool_search_call" | "local_shell_call":
@@ -205,6 +207,24 @@ def _result(kind: str, item: Item, where: str) -> str | list[dict[str, Any]]:
         else:
             parts.append({"type": "text", "text": part["text"]})
     return parts
+
+
+def sealed(reasoning: str) -> str:
+    """Return reasoning in the form in which clients carry it for this server; it is not secret."""
+    return _SEAL + base64.urlsafe_b64encode(reasoning.encode()).decode()
+
+
+def opened(carried: str | None) -> str | None:
+    """Return the reasoning that a client carried, or None if it is not of this server."""
+    if carried is None or not carried.startswith(_SEAL):
+        return None
+    try:
+        return base64.b64decode(carried.removeprefix(_SEAL), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        return None
+
+
+_SEAL = "ds4-reasoning-1:"
 
 
 def internal_name(name: str, namespace: str | None) -> str:

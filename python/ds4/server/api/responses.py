@@ -135,6 +135,7 @@ def read(body: ResponsesBody, settings: Settings, info: ModelInfo, request_id: s
         stream=bool(body.stream),
         ignored=(*fields.unused(body), *collector.left_out),
         show_reasoning=summary in SUMMARIES,
+        carry_reasoning="reasoning.encrypted_content" in (body.include or []),
         tools=collector.kinds,
         echo=_echo(body, request, summary),
     )

@@ -139,6 +139,8 @@ def test_requests_have_ids_and_errors_have_the_shape_of_their_family() -> None:
         else:
             assert set(error["error"]) == {"message", "type", "param", "code"}
     assert len(ids) == 4
+    told = http.get("/v1/models/x", headers={"anthropic-version": "2023-06-01"}).json()
+    assert told["type"] == "error" and told["error"]["type"] == "not_found_error"
     assert http.get("/v1/messages").status_code == 405
     assert http.post("/v1/embeddings", json={}).json()["error"]["code"] == "not_supported"
     assert http.get("/v1/models/ds4-replay").json()["context_length"] == 4096

@@ -186,6 +186,18 @@ def test_a_tool_loop_by_responses(client: openai.OpenAI) -> None:
     assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens
 
 
+def test_results_alone_continue_the_turn_that_asked_for_them(client: openai.OpenAI) -> None:
+    """Live continuation: a client may send only what is new; calls that nobody remembers are refused."""
+    first = client.responses.create(model="ds4", input="What is the weather in Paris?", tools=[FUNCTION])
+    call = next(item for item in first.output if item.type == "function_call")
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+    second = client.responses.create(model="ds4", input=[result], tools=[FUNCTION])
+    assert second.output_text == ANSWER
+    with pytest.raises(openai.APIStatusError) as info:
+        client.responses.create(model="ds4", input=[{**result, "call_id": "call_unknown"}], tools=[FUNCTION])
+    assert info.value.status_code in (400, 409)
+
+
 def test_models(client: openai.OpenAI) -> None:
     models = client.models.list().data
     assert len(models) == 1 and models[0].context_length == 4096  # type: ignore[attr-defined]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from ds4.server.api.dialects import DIALECTS
+from ds4.server.api.response_items import opened
 from ds4.server.api.settings import Settings
 from ds4.server.contract import (
     Candidate,
@@ -34,8 +36,6 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def reply_to(name: str, steps: list[Any], **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the objects of the stream and the whole answer."""
-    import msgspec
-
     form = FORMS[name]
     body = msgspec.json.decode(json.dumps({**BODIES[name], **fields}), type=form.body)
     call = form.read(body, Settings(), INFO, "req_0123456789abcdef01234567")
@@ -303,6 +303,28 @@ def test_responses_show_reasoning_only_when_a_summary_was_asked_for() -> None:
     objects, whole = reply_to("responses", text_answer("Hello", "Hm."), reasoning={"effort": "high"})
     assert [item["type"] for item in whole["output"]] == ["message"]
     assert not any("reasoning" in o["type"] for o in objects)
+
+
+def test_responses_carry_hidden_reasoning_for_clients_that_ask() -> None:
+    """What is not shown comes back with the next request, so a server that was restarted loses no reasoning."""
+    include: dict[str, Any] = {"include": ["reasoning.encrypted_content"], "reasoning": None}
+    for fields in (include, {**include, "reasoning": {"summary": "auto"}}):
+        objects, whole = reply_to("responses", text_answer("Hello", "Hm, ho."), **fields)
+        assert [item["type"] for item in whole["output"]] == ["reasoning", "message"]
+        shown = [part["text"] for part in whole["output"][0]["summary"]]
+        assert shown == ([] if fields is include else ["Hm, ho."])
+        assert ("Hm" in str(objects)) == (fields is not include)
+        items = [{"role": "user", "content": "hi"}, *whole["output"], {"role": "user", "content": "so?"}]
+        items[1] = {**items[1], "summary": []}
+        form = FORMS["responses"]
+        body = msgspec.convert({"input": items}, form.body)
+        turn = form.read(body, Settings(), INFO, "req_2").request.messages[1]
+        assert (turn["reasoning_content"], turn["content"]) == ("Hm, ho.", "Hello")
+
+
+@pytest.mark.parametrize("carried", ["gAAAAB-other", "ds4-reasoning-1:###", "ds4-reasoning-1:/w==", "", None])
+def test_reasoning_of_other_servers_is_passed_over(carried: str | None) -> None:
+    assert not opened(carried)
 
 
 def test_reasoning_that_was_cut_stays_incomplete() -> None:
