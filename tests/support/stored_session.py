@@ -67,9 +67,3 @@ class PlainSession:
         if not good or at != len(tokens):
             self.tokens = before
             raise ds4.SnapshotError("these are not the rows and the end of these tokens")
-
-    def snapshot(self) -> bytes:
-        raise NotImplementedError
-
-    def restore(self, snapshot: bytes) -> None:
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""How the state of a session becomes the sections of files, and back. The only place that knows the session."""
+"""What the store needs of a session: its parts, and the settings that decide whether two fit each other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["StoredSession", "export_rows", "export_tail", "import_state", "session_settings", "session_tokens"]
-
-
-class _Model(Protocol):
-    @property
-    def fingerprint(self) -> bytes: ...
+__all__ = ["StoredSession", "session_settings", "session_tokens"]
 
 
 class StoredSession(Protocol):
@@ -36,8 +31,9 @@ class StoredSession(Protocol):
     def activations(self) -> str: ...
     @property
     def mtp(self) -> bool: ...
-    def snapshot(self) -> bytes: ...
-    def restore(self, snapshot: ReadableBuffer) -> None: ...
+    def export_rows(self, start: int, stop: int) -> bytes: ...
+    def export_tail(self, at: int | None = None) -> bytes: ...
+    def import_state(self, tokens: Any, rows: Any, tail: ReadableBuffer) -> Any: ...
 
 
 def session_settings(session: StoredSession) -> bytes:
@@ -57,37 +53,3 @@ def session_settings(session: StoredSession) -> bytes:
 def session_tokens(tokens: Sequence[int]) -> bytes:
     """Return token ids as little-endian int32."""
     return np.asarray(tokens, dtype="<i4").tobytes()
-
-
-def export_rows(session: StoredSession, start: int, stop: int) -> bytes | None:
-    """Return the rows of the positions (start, stop], or None when the tail holds everything."""
-    export = getattr(session, "export_rows", None)
-    return None if export is None else export(start, stop)
-
-
-def export_tail(session: StoredSession, at: int | None) -> bytes:
-    """Return what only the end of the state has; `at` is the position, None is the present one."""
-    export = getattr(session, "export_tail", None)
-    if export is not None:
-        tail: bytes = export(at)
-        return tail
-    if at is not None and at != len(session.tokens):
-        raise ValueError(f"position {at} is not the end of the session, which is {len(session.tokens)}")
-    return session.snapshot()
-
-
-def import_state(
-    session: StoredSession, tokens: list[int], rows: Sequence[ReadableBuffer], tail: ReadableBuffer
-) -> None:
-    """Bring a session to a stored state.
-
-    Raises
-    ------
-    SnapshotError
-        The session refuses it. It is unchanged.
-    """
-    bring = getattr(session, "import_state", None)
-    if bring is not None:
-        bring(tokens, rows, tail)
-    else:
-        session.restore(tail)

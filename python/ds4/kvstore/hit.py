@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ds4 import ContextFullError, SnapshotError
 
-from .codec import StoredSession, import_state, session_settings
+from .codec import StoredSession, session_settings
 from .errors import StoreDamageError, StoredFileError
 from .files import boundaries, read_rows
 from .format import StoredFile
@@ -109,7 +109,7 @@ class Hit:
         assert self._data is not None
         rows, tail = self._data
         try:
-            import_state(session, self.tokens, rows, tail)
+            session.import_state(self.tokens, rows, tail)
         except SnapshotError as error:
             raise self.reject(f"the session refused it: {error}") from error
         if session.tokens != self.tokens:

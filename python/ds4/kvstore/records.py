@@ -237,7 +237,7 @@ def _state(name: str, facts: Mapping[str, Any], n_bytes: int) -> Entry:
         if ref.start != at or ref.stop <= at:
             raise ValueError("ranges of rows are not consecutive")
         at = ref.stop
-    if len(rows) > MAX_CHAIN or (rows and at != entry.n_tokens) or not entry.n_tokens or not entry.n_key:
+    if len(rows) > MAX_CHAIN or at != entry.n_tokens or not entry.n_tokens or not entry.n_key:
         raise ValueError("rows, tokens or key")
     return entry
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from .catalogue import token_digests
-from .codec import StoredSession, export_rows, export_tail, session_settings, session_tokens
+from .codec import StoredSession, session_settings, session_tokens
 from .directory import Temporary
 from .errors import StoredFileError
 from .files import encode_blocks, encode_rows, encode_state, open_entry, read_state
@@ -111,16 +111,15 @@ class Saver:
             now = time.time()
             ends = token_digests(tokens, sorted({start, n}))
             new: list[tuple[RowsEntry, Content]] = []
-            blob = export_rows(session, start, n) if start < n else None
             refs = [rows.ref for rows in chain]
-            if blob is not None:
+            if start < n:
                 name = rows_name(context, ends[start], ends[n])
                 made = RowsEntry(name, model, settings, start, n, ends[start], ends[n], 0, now)
-                content = encode_rows(made, blob)
+                content = encode_rows(made, session.export_rows(start, n))
                 made = replace(made, n_bytes=n_bytes_of(content))
                 new.append((made, content))
                 refs.append(made.ref)
-            tail = export_tail(session, at)
+            tail = session.export_tail(at)
             entry = Entry(
                 name=state_name(context, key),
                 model=model,

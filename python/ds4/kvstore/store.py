@@ -301,6 +301,8 @@ class KVStore:
         ------
         ValueError
             The key is empty, the reason is unknown, or `at` is not a position of the session.
+        StateError
+            The session has no checkpoint at `at`.
         """
         staged = self.stage(session, key, reason=reason, at=at, parent=parent, tool_blocks=tool_blocks)
         return None if staged is None else staged.commit()
