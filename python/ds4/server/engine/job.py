@@ -325,6 +325,7 @@ class Job:
         if good and self._choice.index + 1 < n:
             self._choice = Choice(self.prepared, self._choice.index + 1, self._tokenizer)
             self.decoding = self._resumed = False
+            self._decode = 0.0
         else:
             self.over = True
             self._last = events
