@@ -164,6 +164,7 @@ void add_panel(py::module_ &m);      // kernels_panel.cpp
 void add_pool(py::module_ &m);       // kernels_pool.cpp
 void add_rows(py::module_ &m);       // kernels_rows.cpp
 void add_matmul(py::module_ &m);     // kernels_matmul.cpp
+void add_stream(py::module_ &m);     // kernels_stream.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
@@ -176,4 +177,5 @@ PYBIND11_MODULE(ds4_kernels, m) {
     add_pool(m);
     add_rows(m);
     add_matmul(m);
+    add_stream(m);
 }

@@ -12,6 +12,16 @@
 
 namespace ds4 {
 
+FileIdentity FileIdentity::of(const struct stat &st) {
+#if defined(__APPLE__)
+    const timespec &changed = st.st_mtimespec;
+#else
+    const timespec &changed = st.st_mtim;
+#endif
+    return {static_cast<uint64_t>(st.st_dev), static_cast<uint64_t>(st.st_ino), static_cast<uint64_t>(st.st_size),
+            static_cast<int64_t>(changed.tv_sec), static_cast<int64_t>(changed.tv_nsec)};
+}
+
 MappedFile::~MappedFile() {
     if (data_) munmap(const_cast<uint8_t *>(data_), static_cast<size_t>(size_));
 }
@@ -37,7 +47,10 @@ ds4_status MappedFile::open(const char *path, ds4_error *err) {
     } else if (static_cast<uint64_t>(st.st_size) > static_cast<uint64_t>(PTRDIFF_MAX)) {
         status = fail(err, DS4_E_IO, "\"%s\" has %llu bytes, more than this process can address", shown.c_str(),
                       static_cast<unsigned long long>(st.st_size));
-    } else if (st.st_size > 0) {
+    } else {
+        identity_ = FileIdentity::of(st);
+    }
+    if (status == DS4_OK && st.st_size > 0) {
         const size_t size = static_cast<size_t>(st.st_size);
         uint8_t *const room = size >= kHugePage ? reserve_aligned(size) : nullptr;
         void *map = mmap(room, size, PROT_READ, MAP_SHARED | (room ? MAP_FIXED : 0), fd, 0);

@@ -9,7 +9,18 @@
 
 #include "ds4/status.h"
 
+struct stat;
+
 namespace ds4 {
+
+// What tells a file from another one, and from itself after someone wrote to it.
+struct FileIdentity {
+    uint64_t device = 0, inode = 0, size = 0;
+    int64_t seconds = 0, nanoseconds = 0;  // of the last change of its contents
+
+    static FileIdentity of(const struct stat &st);
+    bool operator==(const FileIdentity &) const = default;
+};
 
 class MappedFile {
   public:
@@ -27,10 +38,12 @@ class MappedFile {
 
     const uint8_t *data() const { return data_; }
     uint64_t size() const { return size_; }
+    const FileIdentity &identity() const { return identity_; }
 
   private:
     const uint8_t *data_ = nullptr;
     uint64_t size_ = 0;
+    FileIdentity identity_;
 };
 
 }  // namespace ds4

@@ -1,0 +1,180 @@
+// The room of reads from the disk in ds4_kernels.
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "stream/reader.h"
+
+namespace py = pybind11;
+namespace st = ds4::stream;
+
+namespace {
+
+constexpr uint8_t kUntouched = 0xA5;
+
+// (status, errno, offset, message)
+class Failure : public std::exception {
+public:
+    explicit Failure(const ds4_error &e) : status(e.status), os_errno(e.os_errno), offset(e.offset), message(e.message) {}
+    int status, os_errno;
+    uint64_t offset;
+    std::string message;
+};
+
+void need(ds4_status status, const ds4_error &err) {
+    if (status != DS4_OK) throw Failure(err);
+}
+
+// A read with memory of its own, and guards on both sides of what it may write to.
+struct OwnRead {
+    static constexpr uint64_t kGuard = st::kAlignment;
+    OwnRead(const st::SourceFile &file, uint64_t offset, uint64_t bytes) : store(bytes + 6 * st::kAlignment, kUntouched) {
+        const uint64_t start = reinterpret_cast<uintptr_t>(store.data());
+        first = store.data() + (st::kAlignment - start % st::kAlignment) % st::kAlignment + kGuard;
+        read.file = &file;
+        read.offset = offset;
+        read.bytes = bytes;
+        read.into = first + (file.direct() ? offset % st::kAlignment : 0);
+    }
+    bool guards_hold() const {
+        const uint8_t *last = read.into + read.bytes;
+        if (read.file->direct()) last = first + (last - first + st::kAlignment - 1) / st::kAlignment * st::kAlignment;
+        return std::all_of(first - kGuard, first, [](uint8_t b) { return b == kUntouched; }) &&
+               std::all_of(last, last + kGuard, [](uint8_t b) { return b == kUntouched; });
+    }
+    std::vector<uint8_t> store;
+    uint8_t *first;
+    st::Read read;
+};
+
+class TestReader {
+public:
+    TestReader(const std::string &path, const std::string &io, unsigned depth, uint64_t piece, bool direct) {
+        auto err = std::make_unique<ds4_error>();
+        st::ReaderOptions o;
+        o.io = io == "threads" ? st::Io::threads : io == "io_uring" ? st::Io::uring : st::Io::automatic;
+        o.depth = depth;
+        o.piece_bytes = piece;
+        need(file_.open(path.c_str(), nullptr, direct, err.get()), *err);
+        need(st::Reader::create(o, &reader_, err.get()), *err);
+    }
+
+    // Submits all ranges at once. For each: bytes, or (errno, changed, bytes that came, message, offset in the error).
+    py::list read(const std::vector<std::pair<uint64_t, uint64_t>> &ranges, const std::vector<bool> &urgent) {
+        std::vector<std::unique_ptr<OwnRead>> reads;
+        std::mutex mutex;
+        std::condition_variable arrived;
+        struct Waiting {
+            std::mutex &mutex;
+            std::condition_variable &arrived;
+            size_t left;
+            std::vector<uint64_t> order;
+        } waiting{mutex, arrived, ranges.size(), {}};
+        for (const auto &[offset, bytes] : ranges) {
+            reads.push_back(std::make_unique<OwnRead>(file_, offset, bytes));
+            reads.back()->read.owner = &waiting;
+            reads.back()->read.done = [](st::Read &r) {
+                Waiting &w = *static_cast<Waiting *>(r.owner);
+                const std::lock_guard<std::mutex> lock(w.mutex);
+                w.order.push_back(r.offset);
+                w.left--;
+                w.arrived.notify_all();
+            };
+        }
+        {
+            py::gil_scoped_release release;
+            for (size_t i = 0; i < reads.size(); i++) reader_->submit(reads[i]->read, i >= urgent.size() || urgent[i]);
+            std::unique_lock<std::mutex> lock(mutex);
+            arrived.wait(lock, [&] { return waiting.left == 0; });
+        }
+        order_ = waiting.order;
+        py::list out;
+        for (const auto &own : reads) {
+            const st::Read &r = own->read;
+            if (!own->guards_hold()) throw std::runtime_error("bytes beside a range were written");
+            if (r.ok()) {
+                out.append(py::bytes(reinterpret_cast<const char *>(r.into), r.bytes));
+                continue;
+            }
+            auto err = std::make_unique<ds4_error>();
+            const int status = st::describe(r, "a thing", err.get());
+            if (status != DS4_E_IO || err->status != status) throw std::runtime_error("another status than DS4_E_IO");
+            out.append(py::make_tuple(r.os_errno, r.changed, r.got, err->message, err->offset));
+        }
+        return out;
+    }
+
+    // Of read number n from now (and of `times` reads from there on).
+    void set_fault(uint64_t n, uint64_t times, int os_errno, uint64_t missing, unsigned late_us) {
+        auto count = std::make_shared<std::atomic<uint64_t>>(0);
+        reader_->set_fault([=](const st::Read &) {
+            const uint64_t i = count->fetch_add(1);
+            return i >= n && i < n + times ? st::Fault{os_errno, missing, late_us} : st::Fault{};
+        });
+    }
+
+    double measure(uint64_t bytes, uint32_t reads, uint64_t seed) {
+        auto err = std::make_unique<ds4_error>();
+        double speed = 0;
+        py::gil_scoped_release release;
+        need(st::measure(*reader_, file_, bytes, reads, seed, &speed, err.get()), *err);
+        return speed;
+    }
+
+    py::dict stats() const {
+        const st::ReaderStats s = reader_->stats();
+        py::dict out;
+        out["reads"] = s.reads;
+        out["bytes"] = s.bytes;
+        out["failed"] = s.failed;
+        out["read_ns"] = s.read_ns;
+        out["busy_ns"] = s.busy_ns;
+        return out;
+    }
+
+    std::string io() const { return reader_->io(); }
+    bool direct() const { return file_.direct(); }
+    std::string notice() const { return file_.notice(); }
+    std::vector<uint64_t> order() const { return order_; }
+
+private:
+    st::SourceFile file_;
+    std::unique_ptr<st::Reader> reader_;
+    std::vector<uint64_t> order_;
+};
+
+}  // namespace
+
+void add_stream(py::module_ &m) {
+    py::register_local_exception_translator([](std::exception_ptr p) {
+        try {
+            if (p) std::rethrow_exception(p);
+        } catch (const Failure &f) {
+            const py::tuple args = py::make_tuple(f.status, f.os_errno, f.offset, f.message);
+            PyErr_SetObject(PyExc_RuntimeError, args.ptr());
+        }
+    });
+    py::class_<TestReader>(m, "Reader")
+        .def(py::init<const std::string &, const std::string &, unsigned, uint64_t, bool>(), py::arg("path"),
+             py::arg("io") = "automatic", py::arg("depth") = 8, py::arg("piece") = 1 << 20, py::arg("direct") = true)
+        .def("read", &TestReader::read, py::arg("ranges"), py::arg("urgent") = std::vector<bool>{})
+        .def("set_fault", &TestReader::set_fault, py::arg("n") = 0, py::arg("times") = 1, py::arg("os_errno") = 0,
+             py::arg("missing") = 0, py::arg("late_us") = 0)
+        .def("measure", &TestReader::measure, py::arg("bytes"), py::arg("reads"), py::arg("seed") = 1)
+        .def("stats", &TestReader::stats)
+        .def_property_readonly("io", &TestReader::io)
+        .def_property_readonly("direct", &TestReader::direct)
+        .def_property_readonly("notice", &TestReader::notice)
+        .def_property_readonly("order", &TestReader::order, "Offsets of the last read(), as they were done");
+}
