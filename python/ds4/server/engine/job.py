@@ -110,6 +110,8 @@ class Job:
         self._statistics.add("queue_seconds_total", self._begun - self._created)
         if self._storage is not None:
             self.errand = self._fetch
+        elif placement.replaced is not None:
+            placement.replaced.session.close()
 
     # Errands
 
@@ -127,6 +129,9 @@ class Job:
         """Save what is about to be lost, then load a stored state if it helps."""
         slot, placement, storage = self.slot, self._placement, self._storage
         assert slot is not None and placement is not None and storage is not None
+        if placement.replaced is not None:
+            storage.save(placement.replaced, "evict")
+            placement.replaced.session.close()
         left = placement.source == "cold" or (placement.source == "rewind" and placement.kept < slot.turn - 1)
         if left:
             storage.save(slot, "evict")

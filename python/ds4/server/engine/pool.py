@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...session import Session
+
+log = logging.getLogger("ds4.server")
 
 
 class Slot:
@@ -26,6 +29,8 @@ class Slot:
         Position where the last prompt ended: what is behind belongs to one answer.
     broken : bool
         The session cannot be trusted any more.
+    parked : bool
+        Another thread is at work in the session.
     saved : int
         Position at which the session is in the store; 0 for none.
     blocks : dict of str to str
@@ -39,6 +44,7 @@ class Slot:
         self.used = 0
         self.turn = 0
         self.broken = False
+        self.parked = False
         self.saved = 0
         self.blocks: dict[str, str] = {}
 
@@ -77,6 +83,8 @@ class Placement:
         In words, for people.
     common : int
         Tokens that the prompt shares with the nearest live session.
+    replaced : Slot or None
+        A session that had to make room for a copy of another one; to be closed, and perhaps saved before.
     """
 
     slot: Slot
@@ -84,6 +92,7 @@ class Placement:
     source: str
     why: str
     common: int
+    replaced: Slot | None = None
 
 
 class Pool:
@@ -119,6 +128,8 @@ class Pool:
         best: Slot | None = None
         most = shared = 0
         for slot in self.slots:
+            if slot.parked:
+                continue
             common = common_prefix(slot.tokens, tokens)
             kept = slot.reachable(common)
             shared = max(shared, common)
@@ -133,21 +144,34 @@ class Pool:
         # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
         # that left earlier may be one of two, so both are kept if there is a session to spare.
         spare = [slot for slot in idle if slot is not best]
-        can_fork = bool(spare) or len(self.slots) < self.most
-        if best in idle and (most >= best.turn - 1 or not can_fork):
+        room = bool(spare) or len(self.slots) < self.most
+        if room and not (best in idle and most >= best.turn - 1):
+            copied = self._copy(best, spare)
+            if copied is not None:
+                why = f"fork: the prompt leaves another session's {len(best.tokens)} tokens after {common}"
+                target, replaced = copied
+                return Placement(target, most, "fork", f"{why}; a copy of it went back to {most}", common, replaced)
+        if best in idle:
             return Placement(best, most, "rewind", _rewound(best, most, common), common)
-        if can_fork:
-            return self._forked(best, spare, most, common)
         return Placement(self._unused(idle), 0, "cold", "cold: the session with the same beginning is busy", shared)
 
-    def _forked(self, source: Slot, spare: list[Slot], kept: int, common: int) -> Placement:
-        copy = source.session.fork()
-        target = self._unused(spare)
-        target.session.close()
-        target.session, target.tokens, target.turn = copy, source.tokens[:], source.turn
-        target.saved = 0
-        why = f"fork: the prompt leaves another session's {len(source.tokens)} tokens after {common}"
-        return Placement(target, kept, "fork", f"{why}; a copy of it went back to {kept}", common)
+    def _copy(self, source: Slot, spare: list[Slot]) -> tuple[Slot, Slot | None] | None:
+        """Put a copy of a session in place of one that can be spared, or beside all; None without memory for it.
+
+        Returns the copy and the one that was replaced.
+        """
+        try:
+            copy = source.session.fork()
+        except MemoryError:
+            return None
+        target = Slot(copy)
+        target.tokens, target.turn = source.tokens[:], source.turn
+        replaced = None
+        if len(self.slots) >= self.most or not all(slot.tokens for slot in spare):
+            replaced = min(spare, key=lambda slot: (bool(slot.tokens), slot.used))
+            self.slots.remove(replaced)
+        self.slots.append(target)
+        return target, replaced
 
     def _unused(self, idle: list[Slot]) -> Slot:
         """Return a session to overwrite: an empty one, a new one, or the one that was not used for longest."""
@@ -155,9 +179,16 @@ class Pool:
         if empty:
             return empty[0]
         if len(self.slots) < self.most:
-            slot = Slot(self._make())
-            self.slots.append(slot)
-            return slot
+            try:
+                slot = Slot(self._make())
+            except MemoryError:
+                if not idle:
+                    raise
+                log.warning("there is no memory for another session; %d are kept", len(self.slots))
+                self.most = len(self.slots)
+            else:
+                self.slots.append(slot)
+                return slot
         return min(idle, key=lambda slot: slot.used)
 
     def _why_cold(self, shared: int) -> str:

@@ -228,6 +228,8 @@ class Worker:
         """Let a job stand aside while something slow is done for it."""
         if job.errand is None:
             return
+        if job.slot is not None:
+            job.slot.parked = True
         with self._changed:
             self._parked.add(job)
         self._errands.submit(self._run_errand, job)
@@ -236,6 +238,8 @@ class Worker:
         try:
             job.run_errand()
         finally:
+            if job.slot is not None:
+                job.slot.parked = False
             with self._changed:
                 self._parked.discard(job)
                 self._changed.notify()

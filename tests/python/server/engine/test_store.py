@@ -216,3 +216,20 @@ def test_a_graft_cuts_only_at_special_tokens(model: ds4.Model) -> None:
     assert list(graft(tokenizer, prompt, [*letters, eos], n([*letters, eos])) or ()) == [*letters, eos, *word]
     assert graft(tokenizer, prompt, letters[:2], n(letters[:2])) is None
     assert graft(tokenizer, array("i", [*word, *word]), letters, n(letters)) is None
+
+
+def test_a_session_that_makes_room_for_a_copy_is_saved(model: ds4.Model, tmp_path: Path) -> None:
+    """Two sessions: B is pushed out by a copy of A, and comes back from the disk."""
+    long = "The quick brown fox jumps over the lazy dog. " * 100
+    a = ask(messages=({"role": "user", "content": long + "A"},), mode="chat", max_tokens=4)
+    b = ask("Once " + "upon a time " * 60, mode="chat", max_tokens=4)
+    copy = ask(messages=({"role": "user", "content": long + "C"},), mode="chat", max_tokens=4)
+    policy = SavePolicy(min_tokens=64, align=64, continued_every=0, trim=8, cold_max_tokens=0)
+    (first,) = answers(model, b)
+    turn = {"role": "assistant", "content": text(first)}
+    on = ask(messages=(*b.messages, turn, {"role": "user", "content": "And?"}), mode="chat", max_tokens=4)
+    requests = (b, a, copy, on)
+    got, statistics = served(model, tmp_path, *requests, policy=policy, keep_sessions=2)
+    assert [started(events).why.split(":")[0] for events in got] == ["cold", "cold", "fork", "store"]
+    assert statistics["store_total"]["loaded"] == 1
+    assert all(same(model, request, events) for request, events in zip(requests, got, strict=True))
