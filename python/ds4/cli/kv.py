@@ -11,8 +11,10 @@ import click
 
 from ds4.kvstore import UNLIMITED, Entry, KVStore, check_files
 
+from . import kv_exchange
 from .memory import show_size
-from .options import SizeType
+from .options import SizeType, take
+from .settings import Settings
 from .terminal import note
 
 _GROUP = """\b
@@ -187,9 +189,11 @@ def prune_command(directory: Path, budget: int, as_json: bool) -> int:
 _EXPORT = """\b
 Examples:
   ds4 kv export ~/.cache/ds4/kv 3f9a agent.ds4kv
+  ds4 kv export ~/.cache/ds4/kv 3f9a /other/cache --kvc -m flash.gguf
 
 Writes a state with all its rows into one file, for ds4 kv import on another machine that has the same model file and
-settings."""
+settings. With --kvc OUT is a directory, where a file of the other engine (KVC 1) is put under the name that it has
+there; that needs the model that the state is of."""
 
 
 @command.command("export", help=_EXPORT, short_help="Write a state into one file.")
@@ -197,12 +201,25 @@ settings."""
 @_NAME
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--kvc", is_flag=True, help="Write a file of the other engine into the directory OUT.")
+@click.option(
+    "--quant", type=click.Choice(["2", "4"]), help="Bits of the routed experts, with --kvc. Default: the model's."
+)
+@take("model", "threads", "force_memory")
 @_JSON
-def export_command(directory: Path, name: str, out: Path, force: bool, as_json: bool) -> int:
+def export_command(
+    directory: Path, name: str, out: Path, force: bool, kvc: bool, quant: str | None, as_json: bool, **values: Any
+) -> int:
     """Run the command."""
+    if not kvc and (quant is not None or any(values.values())):
+        raise click.UsageError("--quant and the options of the model need --kvc")
     with KVStore(directory, budget_bytes=UNLIMITED, read_only=True) as store:
         entry = _find(store, name)
-        n_bytes = store.export_state(entry, out, force=force)
+        if kvc:
+            out = kv_exchange.export_kvc(store, entry, out, quant, Settings(**values), force=force)
+            n_bytes = out.stat().st_size
+        else:
+            n_bytes = store.export_state(entry, out, force=force)
     if as_json:
         _print({"file": str(out), "bytes": n_bytes, **_facts(entry)})
     else:
@@ -213,18 +230,26 @@ def export_command(directory: Path, name: str, out: Path, force: bool, as_json: 
 _IMPORT = """\b
 Examples:
   ds4 kv import ~/.cache/ds4/kv agent.ds4kv
+  ds4 kv import ~/.cache/ds4/kv /other/cache/3a1f...9c.kv -m flash.gguf
 
-Takes a state that ds4 kv export wrote. Rows that the store has already are not written again."""
+Takes a state that ds4 kv export wrote, or a file of the other engine (KVC 1), which needs the model that it is of. Rows
+that the store has already are not written again."""
 
 
 @command.command("import", help=_IMPORT, short_help="Take a state from a file.")
 @_DIR
 @click.argument("file", type=click.Path(path_type=Path))
+@take("model", "threads", "no_qat", "activations", "force_memory")
 @_JSON
-def import_command(directory: Path, file: Path, as_json: bool) -> int:
+def import_command(directory: Path, file: Path, as_json: bool, **values: Any) -> int:
     """Run the command."""
+    with file.open("rb") as f:
+        other = f.read(3) == b"KVC"
+    settings = Settings(**values)
+    if not other and settings != Settings():
+        raise click.UsageError(f"{file} names its model itself; options of the model are for files of the other engine")
     with KVStore(directory, budget_bytes=UNLIMITED) as store:
-        entry = store.import_state(file)
+        entry = kv_exchange.import_kvc(store, file, settings) if other else store.import_state(file)
         if entry is None:
             raise click.ClickException(f"{directory}: the state was not stored: {store.stats().problem}")
     if as_json:

@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ds4.state_arrays import LayerState, State
+
 from .errors import StoredFileError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Dims", "LayerState", "Payload", "group_shape", "payload_bytes"]
+    from ds4 import Shape
+
+__all__ = ["Dims", "Payload", "group_shape", "payload_bytes"]
 
 MAGIC, VERSION = 0x34565344, 2
 MAX_LAYERS, MAX_WIDTH, MAX_VOCAB, MAX_TOKENS = 1024, 1 << 16, 1 << 24, 1 << 28
@@ -59,6 +63,11 @@ class Dims:
     window: int
     n_vocab: int
 
+    @classmethod
+    def of(cls, shape: Shape) -> Dims:
+        """Return what a model of this shape wants."""
+        return cls(shape.compress_ratio, shape.head_dim, shape.index_dim, shape.window, shape.n_vocab)
+
 
 def group_shape(ratio: int, width: int) -> tuple[int, int]:
     """Return rows and columns of the unfinished group of a layer."""
@@ -84,38 +93,6 @@ def _widths(dims: Dims, ratio: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerState:
-    """State of a layer, float32.
-
-    Attributes
-    ----------
-    window : ndarray, shape (live, head_dim)
-        The last rows, the oldest first.
-    rows : ndarray, shape (n, head_dim), or None
-        Compressed rows; None without a ratio.
-    group, scores : ndarray or None
-        Values and scores of the unfinished group.
-    index_rows, index_group, index_scores : ndarray or None
-        The same of the indexer; None unless the ratio is 4.
-    """
-
-    window: Floats
-    rows: Floats | None = None
-    group: Floats | None = None
-    scores: Floats | None = None
-    index_rows: Floats | None = None
-    index_group: Floats | None = None
-    index_scores: Floats | None = None
-
-    def arrays(self) -> list[Floats]:
-        """Return what there is, in the order of the file."""
-        fields = (
-            self.window, self.rows, self.group, self.scores, self.index_rows, self.index_group, self.index_scores
-        )  # fmt: skip
-        return [a for a in fields if a is not None]
-
-
-@dataclass(frozen=True, slots=True)
 class Payload:
     """A state.
 
@@ -138,6 +115,17 @@ class Payload:
     tokens: list[int]
     logits: Floats
     layers: Sequence[LayerState]
+
+    @classmethod
+    def of(cls, state: State, dims: Dims) -> Payload:
+        """Return the payload of a state; it says that the smallest context and capacities were used that can be."""
+        n = len(state.tokens)
+        least = min((r for r in dims.ratios if r), default=1)
+        return cls(n + 1, 1, dims.window, n // least + 1, state.tokens, state.logits, state.layers)
+
+    def state(self) -> State:
+        """Return the state, for `Session.load_state`."""
+        return State(self.tokens, self.logits, self.layers)
 
     def to_bytes(self, dims: Dims) -> bytes:
         """Return the payload.

@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from ds4 import Model
 from ds4.kvstore import Entry, KVStore
+from ds4.kvstore.kvc import kvc_name
 from support.stored_session import PlainSession
 
 
@@ -153,6 +156,57 @@ def test_export_and_import(ds4: Any, where: Path, entries: list[Entry], tmp_path
     done = ds4("kv", "import", other, out)
     assert done.returncode == 1
     assert "instead of" in done.stderr
+
+
+def test_files_of_the_other_engine(ds4: Any, where: Path, tmp_path: Path) -> None:
+    """Out of a store and into another one: the same state, found by the same prompt."""
+    other, cache = tmp_path / "other", tmp_path / "cache"
+    cache.mkdir()
+    with Model.open_embedded() as model, KVStore(where) as store, model.session(n_ctx=256) as session:
+        tokens = [*model.tokenizer.encode("A question. "), model.tokenizer.eos_id, *model.tokenizer.encode("More.")] * 5
+        key = b"".join(
+            b"\xff" * model.tokenizer.is_special(t) + model.tokenizer.token_bytes(t) for t in tokens
+        )  # as a rendered prompt has it
+        session.sync(tokens)
+        logits = session.logits()
+        entry = store.save(session, key, reason="evict", tool_blocks={"call_1": "<x>"})
+        assert entry is not None
+    done = ds4("kv", "export", where, entry.name, cache, "--kvc")
+    assert done.returncode == 1
+    assert "say --quant 2 or 4" in done.stderr
+    done = ds4("kv", "export", where, entry.name, cache, "--kvc", "--quant", "2")
+    assert done.returncode == 0, done.stderr
+    [path] = cache.iterdir()
+    assert path.name == kvc_name(key.replace(b"\xff", b""))
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = ds4("kv", "export", where, entry.name, cache, "--kvc", "--quant", "2")
+    assert (again.returncode, str(path) in again.stderr) == (1, True)
+    facts = json.loads(ds4("kv", "import", other, path, "--json").stdout)
+    assert (facts["name"], facts["reason"], facts["calls"]) == (entry.name, "evict", ["call_1"])
+    with Model.open_embedded() as model, KVStore(other) as store, model.session(n_ctx=256) as session:
+        hit = store.lookup(key, model=entry.model, settings=entry.settings, n_ctx=256)
+        assert hit is not None
+        with hit:
+            hit.load(session)
+        np.testing.assert_array_equal(session.logits(), logits)
+    path.write_bytes(path.read_bytes()[:-100])
+    done = ds4("kv", "import", other, path)
+    assert done.returncode == 0  # the list of tool calls alone is cut
+    path.write_bytes(path.read_bytes()[:3000])
+    done = ds4("kv", "import", other, path)
+    assert done.returncode == 1
+    assert "cut short" in done.stderr
+    assert str(path) in done.stderr
+
+
+def test_options_of_the_model_are_for_other_files(ds4: Any, where: Path, entries: list[Entry], tmp_path: Path) -> None:
+    assert ds4("kv", "export", where, entries[0].name, tmp_path / "x", "--quant", "2").returncode == 2
+    assert ds4("kv", "export", where, entries[0].name, tmp_path / "x", "-m", "y.gguf").returncode == 2
+    assert ds4("kv", "export", where, entries[0].name, tmp_path / "x").returncode == 0
+    assert ds4("kv", "import", where, tmp_path / "x", "--no-qat").returncode == 2
+    done = ds4("kv", "export", where, entries[0].name, tmp_path, "--kvc", "--quant", "2")
+    assert done.returncode == 1
+    assert "another model file" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import stat
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+import ds4
 import numpy as np
 import pytest
 from ds4.kvstore import StoredFileError
-from ds4.kvstore.dsv4 import Dims, LayerState, Payload, group_shape, payload_bytes
+from ds4.kvstore.dsv4 import Dims, Payload, group_shape, payload_bytes
+from ds4.kvstore.exchange import from_kvc, key_of_kvc, to_kvc
 from ds4.kvstore.kvc import KvcFile, kvc_name, read_kvc, write_kvc
+from ds4.state_arrays import LayerState
 
 FLASH = Dims((0, 0, *[4, 128] * 20, 4), 512, 128, 128, 129_280)
 PRO = Dims((128, 128, *[4, 128] * 29, 4), 512, 128, 128, 129_280)
@@ -219,3 +223,57 @@ def test_fields_out_of_range_are_not_written() -> None:
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         write_kvc(tmp_path / "missing", file_of())
+
+
+# Sessions of ours
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ds4.Model]:
+    with ds4.Model.open_embedded() as model:
+        yield model
+
+
+@pytest.mark.parametrize("n", [1, 5, 127, 128, 129, 300])
+def test_a_session_goes_there_and_back(model: ds4.Model, tmp_path: Path, n: int) -> None:
+    """What follows is the same to the bit, in a session of another size too."""
+    tokens = model.tokenizer.encode("A file of another engine. " * 80)[: n + 20]
+    with model.session(n_ctx=512) as source, model.session(n_ctx=400, chunk=33) as target:
+        source.sync(tokens[:n])
+        file = to_kvc(source, b"\xff<mark>text", quant=2, tool_blocks={"call": "block"})
+        assert len(file.payload) == payload_bytes(Dims.of(model.shape), n)
+        assert file.text == b"<mark>text"
+        assert (file.n_ctx, file.n_tokens) == (n + 1, n)
+        back = read_kvc(write_kvc(tmp_path, file))
+        assert back.tool_blocks == {"call": b"block"}
+        assert from_kvc(back, target) == n
+        assert target.tokens == tokens[:n]
+        np.testing.assert_array_equal(target.logits(), source.logits())
+        np.testing.assert_array_equal(target.eval_logits(tokens[n:]), source.eval_logits(tokens[n:]))
+
+
+def test_what_does_not_fit_a_session(model: ds4.Model) -> None:
+    with model.session(n_ctx=64) as session:
+        session.eval(list(range(3, 30)))
+        file = to_kvc(session, b"key", quant=4)
+        fields = {f: getattr(file, f) for f in KvcFile.__slots__}
+        with pytest.raises(StoredFileError, match="the file says 26"):
+            from_kvc(KvcFile(**{**fields, "n_tokens": 26}), session)
+        with pytest.raises(StoredFileError, match="layers is 4"):
+            from_kvc(KvcFile(**{**fields, "payload": payload_of(9).to_bytes(SMALL)}), session)
+        assert session.pos == 27
+    with model.session(n_ctx=20) as small, pytest.raises(ds4.ContextFullError):
+        from_kvc(file, small)
+
+
+def test_keys_of_texts(model: ds4.Model) -> None:
+    """A mark in the text is a special token where the tokens say so, and where nothing does."""
+    tokenizer = model.tokenizer
+    eos = tokenizer.token_bytes(tokenizer.eos_id).decode()
+    quoted = tokenizer.encode(f"a {eos} b")  # text that only looks like one
+    real = [*tokenizer.encode("a "), tokenizer.eos_id, *tokenizer.encode(" b")]
+    file = KvcFile(f"a {eos} b".encode(), b"", 1, 2, 2, 0)
+    mark = b"\xff" + eos.encode()
+    assert key_of_kvc(file, tokenizer, quoted) == file.text
+    assert key_of_kvc(file, tokenizer, real) == b"a " + mark + b" b"
+    assert key_of_kvc(file, tokenizer, [*real, 5]) == b"a " + mark + b" b"
