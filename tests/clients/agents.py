@@ -1,12 +1,17 @@
 """Coding agents from the npm registry against ds4, each in a home directory of its own.
 
-    npm install --prefix AGENTS @openai/codex @anthropic-ai/claude-code opencode-ai @mariozechner/pi-coding-agent
-    PYTHONPATH=tests python tests/clients/agents.py AGENTS            # all that are installed there
+    PYTHONPATH=tests python tests/clients/agents.py AGENTS --install       installs them there first, about 1 GB
+    PYTHONPATH=tests python tests/clients/agents.py AGENTS                 all that are installed there
     PYTHONPATH=tests python tests/clients/agents.py AGENTS codex pi
+    PYTHONPATH=tests python tests/clients/agents.py AGENTS --embedded      the tiny model itself; for pi
 
 Each agent is asked two things without a person: to answer, and to write a file. The model is a script (see
 `scripted_server`): these prompts are beyond the tiny model of the package. What is checked is that the answer is
-printed, that the file is there with its text, and that the turn after the tool's result reused the turn before it.
+printed, that the file is there with its text, that nothing was asked twice, and that the turn after the tool's result
+reused the turn before it.
+
+With `--embedded` the tiny model itself answers, through `ds4 server`. It can follow the short prompts of pi: it calls
+one of its tools, by its own choice, reads the result and answers. What it says is of no use.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ sys.path.insert(0, str(HERE))
 
 from scripted_server import ASK, GREETING, WRITTEN  # noqa: E402
 
-TEXT = "hello from ds4"
+TEXT = "hello from ds4: äöü 日本"
 SECONDS = 120
 
 
@@ -40,6 +45,8 @@ class Agent:
 
     Parameters
     ----------
+    package, version : str
+        As npm has them; the version is one that is known to work.
     dialect : str
         The path that it asks.
     prepare : callable
@@ -50,6 +57,8 @@ class Agent:
         Variables; {url} becomes the server's address.
     """
 
+    package: str
+    version: str
     dialect: str
     prepare: Callable[[Path, Path, str], None]
     command: Callable[[str], list[str]]
@@ -83,19 +92,38 @@ def opencode_files(home: Path, work: Path, url: str) -> None:
     (work / "opencode.json").write_text(json.dumps({"autoupdate": False, "share": "disabled", **settings}))
 
 
-def pi_files(home: Path, work: Path, url: str) -> None:
-    """Name the provider."""
-    folder = home / ".pi" / "agent"
-    folder.mkdir(parents=True)
-    cost = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
-    model = {"id": "ds4", "name": "ds4", "reasoning": False, "input": ["text"], "cost": cost}
-    model |= {"contextWindow": 131_072, "maxTokens": 4096}
-    provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "none", "models": [model]}
-    (folder / "models.json").write_text(json.dumps({"providers": {"ds4": provider}}))
+def pi_files(api: str) -> Callable[[Path, Path, str], None]:
+    """Name the provider, of one of the three kinds that pi knows."""
+
+    def prepare(home: Path, work: Path, url: str) -> None:
+        folder = home / ".pi" / "agent"
+        folder.mkdir(parents=True)
+        cost = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
+        model = {"id": "ds4", "name": "ds4", "reasoning": False, "input": ["text"], "cost": cost}
+        model |= {"contextWindow": 131_072, "maxTokens": 4096}
+        base = url if api == "anthropic-messages" else f"{url}/v1"
+        provider = {"baseUrl": base, "api": api, "apiKey": "none", "models": [model]}
+        (folder / "models.json").write_text(json.dumps({"providers": {"ds4": provider}}))
+
+    return prepare
+
+
+def pi(api: str, dialect: str) -> Agent:
+    """Return pi over one of its kinds of provider."""
+    return Agent(
+        "@mariozechner/pi-coding-agent",
+        "0.73.1",
+        dialect,
+        pi_files(api),
+        lambda ask: ["pi", "-p", "--provider", "ds4", "--model", "ds4", ask],
+        {"PI_OFFLINE": "1"},
+    )
 
 
 AGENTS = {
     "claude": Agent(
+        "@anthropic-ai/claude-code",
+        "2.1.197",
         "/v1/messages",
         nothing,
         lambda ask: ["claude", "-p", ask, "--permission-mode", "acceptEdits"],
@@ -110,34 +138,50 @@ AGENTS = {
         },
     ),
     "codex": Agent(
+        "@openai/codex",
+        "0.171.0",
         "/v1/responses",
         codex_files,
         lambda ask: ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ask],
         {"DS4_KEY": "none"},
     ),
     "opencode": Agent(
+        "opencode-ai",
+        "1.18.33",
         "/v1/chat/completions",
         opencode_files,
         lambda ask: ["opencode", "run", ask],
         {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
     ),
-    "pi": Agent(
-        "/v1/chat/completions",
-        pi_files,
-        lambda ask: ["pi", "-p", "--provider", "ds4", "--model", "ds4", ask],
-        {"PI_OFFLINE": "1"},
-    ),
+    "pi": pi("openai-completions", "/v1/chat/completions"),
+    "pi-responses": pi("openai-responses", "/v1/responses"),
+    "pi-messages": pi("anthropic-messages", "/v1/messages"),
 }
 
 
-class ScriptedServer:
-    """The scripted server in a process of its own."""
+def program(name: str, folder: Path) -> Path:
+    """Return where npm puts the program of an agent."""
+    return folder / "node_modules" / ".bin" / AGENTS[name].command("")[0]
 
-    def __init__(self) -> None:
+
+def install(folder: Path) -> None:
+    """Install the versions that are known to work."""
+    packages = sorted({f"{agent.package}@{agent.version}" for agent in AGENTS.values()})
+    command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder), *packages]
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(command, check=True, timeout=900)
+
+
+class ServerProcess:
+    """A server in a process of its own: the scripted one, or ds4 itself with the tiny model."""
+
+    def __init__(self, *, embedded: bool = False) -> None:
         self.log: list[str] = []
         self.url = ""
         self._ready = threading.Event()
         command = [sys.executable, str(HERE / "scripted_server.py")]
+        if embedded:
+            command = [sys.executable, "-m", "ds4", "server", "--port", "0", "-c", "16384", "--nothink", "--temp", "0"]
         path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
@@ -155,7 +199,7 @@ class ScriptedServer:
                 self._ready.set()
         self._ready.set()
 
-    def __enter__(self) -> ScriptedServer:
+    def __enter__(self) -> ServerProcess:
         if not self._ready.wait(60) or not self.url:
             raise RuntimeError("the server did not start: " + "".join(self.log))
         return self
@@ -171,11 +215,11 @@ class ScriptedServer:
 def run_agent(name: str, folder: Path, ask: str, work: Path, home: Path, url: str) -> str:
     """Ask an agent something; return what it printed."""
     agent = AGENTS[name]
-    program, *arguments = agent.command(ask)
+    arguments = agent.command(ask)[1:]
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "TERM", "SSL_CERT_FILE")}
     added = {key: value.replace("{url}", url) for key, value in agent.environment.items()}
     done = subprocess.run(
-        [str(folder / "node_modules" / ".bin" / program), *arguments],
+        [str(program(name, folder)), *arguments],
         cwd=work,
         env={**kept, **added, "HOME": str(home)},
         stdin=subprocess.DEVNULL,
@@ -197,7 +241,7 @@ def check_agent(name: str, folder: Path) -> dict[str, Any]:
     AssertionError
         Something of it did not happen.
     """
-    with tempfile.TemporaryDirectory() as top, ScriptedServer() as server:
+    with tempfile.TemporaryDirectory() as top, ServerProcess() as server:
         home, work = Path(top) / "home", Path(top) / "work"
         home.mkdir()
         work.mkdir()
@@ -211,30 +255,66 @@ def check_agent(name: str, folder: Path) -> dict[str, Any]:
         assert path.read_text().rstrip("\n") == TEXT, path.read_text()
         assert WRITTEN in said, f"{name} did not print the last answer: {said[-2000:]}"
         seconds = time.monotonic() - began
+    answers = requests(name, server)
+    calls = [answer for answer in answers if answer["end"] == "tool_calls"]
+    assert len(calls) == 1, f"{name} had {len(calls)} calls made, not one: {answers}"
+    result = answers[answers.index(calls[0]) + 1]
+    prompt, kept = result["prompt"], result["kept"]
+    assert kept >= 0.95 * prompt, f"{name}: only {kept} of {prompt} tokens were reused behind the tool's result"
+    return {"requests": len(answers), "prompt_tokens": prompt, "reused_tokens": kept, "seconds": round(seconds, 1)}
+
+
+def check_embedded(name: str, folder: Path) -> dict[str, Any]:
+    """Let an agent work with the tiny model; return what was measured.
+
+    Raises
+    ------
+    AssertionError
+        There was no tool call, no answer after its result, or nothing was printed.
+    """
+    with tempfile.TemporaryDirectory() as top, ServerProcess(embedded=True) as server:
+        home, work = Path(top) / "home", Path(top) / "work"
+        home.mkdir()
+        work.mkdir()
+        AGENTS[name].prepare(home, work, server.url)
+        said = run_agent(name, folder, "What is 2 + 3?", work, home, server.url)
+    assert said.strip(), f"{name} printed nothing"
+    answers = requests(name, server)
+    assert len(answers) >= 2 and answers[0]["end"] == "tool_calls" and answers[-1]["end"] == "stop", answers
+    return {"requests": len(answers), "prompt_tokens": answers[-1]["prompt"], "reused_tokens": answers[-1]["kept"]}
+
+
+_ANSWER = re.compile(r": (?P<prompt>\d+) tokens in, (?P<kept>\d+) kept .*, \d+ out \((?P<end>\w+)\)")
+
+
+def requests(name: str, server: ServerProcess) -> list[dict[str, Any]]:
+    """Return what the server's log says of an agent's requests, all of them answered well."""
     lines = [line for line in server.log if f"POST {AGENTS[name].dialect}" in line]
-    assert lines and all(" 200, " in line for line in lines), "".join(server.log)
-    found = [re.search(r": (\d+) tokens in, (\d+) kept", line) for line in lines]
-    sizes = [(int(m[1]), int(m[2])) for m in found if m]
-    prompt, kept = sizes[-1]
-    assert kept >= 0.9 * prompt, f"{name}: only {kept} of {prompt} tokens were reused behind the tool's result"
-    return {"requests": len(lines), "prompt_tokens": prompt, "reused_tokens": kept, "seconds": round(seconds, 1)}
+    found = [_ANSWER.search(line) for line in lines if " 200, " in line]
+    assert lines and len(found) == len(lines) and all(found), "".join(server.log)
+    return [{"prompt": int(m["prompt"]), "kept": int(m["kept"]), "end": m["end"]} for m in found if m]
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where npm installed the agents (--prefix)")
+    parser.add_argument("folder", type=Path, help="where npm has installed the agents, or shall")
     parser.add_argument("names", nargs="*", choices=[*AGENTS, []], metavar="NAME", help=", ".join(AGENTS))
+    parser.add_argument("--install", action="store_true", help="install the versions that are known to work")
+    parser.add_argument("--embedded", action="store_true", help="the tiny model instead of the script; for pi")
     options = parser.parse_args()
     folder = options.folder.resolve()
-    installed = [name for name in AGENTS if (folder / "node_modules" / ".bin" / name).exists()]
-    wanted = options.names or installed
+    if options.install:
+        install(folder)
+    known = [name for name in AGENTS if name.startswith("pi") or not options.embedded]
+    wanted = options.names or [name for name in known if program(name, folder).exists()]
     if not wanted:
         parser.error(f"no agent is installed in {folder}")
+    check = check_embedded if options.embedded else check_agent
     failed = 0
     for name in wanted:
         try:
-            print(f"{name}: {check_agent(name, folder)}", flush=True)
+            print(f"{name}: {check(name, folder)}", flush=True)
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
             failed += 1
             print(f"{name}: FAILED: {error}", flush=True)

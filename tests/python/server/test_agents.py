@@ -13,7 +13,7 @@ from ds4.chat import parse_completion, render_text
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests" / "clients"))
 
-from agents import AGENTS, check_agent  # noqa: E402
+from agents import AGENTS, check_agent, check_embedded, program  # noqa: E402
 from scripted_server import ASK, GREETING, WRITTEN, reply  # noqa: E402
 
 FOLDER = Path(os.environ.get("DS4_AGENTS", "/nonexistent"))
@@ -22,9 +22,17 @@ FOLDER = Path(os.environ.get("DS4_AGENTS", "/nonexistent"))
 @pytest.mark.parametrize("name", list(AGENTS))
 def test_an_agent_answers_and_writes_a_file(name: str) -> None:
     """Unmodified, without a person; see tests/clients/agents.py for how they are installed."""
-    if not (FOLDER / "node_modules" / ".bin" / name).exists():
+    if not program(name, FOLDER).exists():
         pytest.skip(f"{name} is not installed; DS4_AGENTS names the directory that npm installed it to")
     check_agent(name, FOLDER)
+
+
+@pytest.mark.parametrize("name", ["pi", "pi-responses", "pi-messages"])
+def test_an_agent_works_with_the_tiny_model(name: str) -> None:
+    """Its prompts are short enough for it: a tool call of the model's own choice, its result, an answer."""
+    if not program(name, FOLDER).exists():
+        pytest.skip(f"{name} is not installed; DS4_AGENTS names the directory that npm installed it to")
+    check_embedded(name, FOLDER)
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
