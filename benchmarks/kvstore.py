@@ -6,8 +6,8 @@
     python benchmarks/kvstore.py -m flash.gguf -n 2048 --json out.json
 
 Computes N random tokens, saves the state, loads it into a new session from a new store object, and checks that the
-logits of the next tokens are the same bits. Then the conversation grows by turns, each saved, to see what a turn writes. The
-file cache is warm: loading after a restart of the machine waits for the disk as well.
+logits of the next tokens are the same bits. Then the conversation grows by turns, each saved, to see what a turn
+writes. The file cache is warm: loading after a restart of the machine waits for the disk as well.
 """
 
 from __future__ import annotations

@@ -97,9 +97,12 @@ class CompletionParser:
 
         Structure and JSON are best sampled greedily, bodies of strings (of JSON, too) with the settings of the request.
         """
-        if self._block is not None and not self._reasoning:
+        if self._reasoning:
+            return "reasoning"
+        if self._block is not None:
             return self._block.phase
-        return "reasoning" if self._reasoning else "content"
+        opens = self._tools and self._buf.lstrip("\n").startswith(f"<{DSML}")  # held back: a tag that is not complete
+        return "structure" if opens else "content"
 
     def feed(self, data: str | bytes) -> list[Event]:
         """Take a piece of the completion and return what became certain.

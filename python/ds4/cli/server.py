@@ -14,6 +14,7 @@ import click
 from .memory import available_memory, require_memory, show_size
 from .opening import check_text, opened_model
 from .options import FiniteFloat, SizeType, Whole, take
+from .output import keep_apart
 from .settings import Settings
 from .terminal import note
 
@@ -134,6 +135,7 @@ def command(
     if kv_dir is None and (kv_budget is not None or kv_daily_writes is not None):
         raise click.UsageError("--kv-budget and --kv-daily-writes need --kv-dir")
     check_text(name, "name")
+    keep_apart([trace], [settings.model, settings.mtp, api_key_file])
     outside = _outside(settings, _keys(api_keys, api_key_file), hosts, cors, drain)
     try:
         check_open(host, outside, allow_open=allow_open)

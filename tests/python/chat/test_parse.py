@@ -157,6 +157,9 @@ def test_generation_may_stop_when_the_block_closes() -> None:
     assert parser.should_stop
 
 
+HEAD = f'\n\n<{D}tool_calls>\n<{D}invoke name="f">\n<{D}parameter name="a" string="'
+
+
 def test_phases_follow_the_text() -> None:
     parser = CompletionParser("thinking", TOOLS)
     seen = [parser.phase]
@@ -171,6 +174,43 @@ def test_phases_follow_the_text() -> None:
         parser.feed(piece)
         seen.append(parser.phase)
     assert seen == ["reasoning", "content", "structure", "string", "json", "structure", "content"]
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        (f"c\n\n<{D}", "structure"),
+        (f"<{D}tool_ca", "structure"),
+        ("c <", "content"),
+        ("c\n\n", "content"),
+        (f"\n\n<{D}tool_calls>", "structure"),
+        (f"{HEAD}true", "structure"),
+        (f'{HEAD}true">', "string"),
+        (f'{HEAD}true">a < b', "string"),
+        (f'{HEAD}true">a <', "string"),
+        (f'{HEAD}true">a </', "structure"),
+        (f'{HEAD}true">a </div', "string"),
+        (f'{HEAD}true">a </{D}par', "structure"),
+        (f'{HEAD}true">a &lt', "string"),
+        (f'{HEAD}false">', "json"),
+        (f'{HEAD}false">{{"a', "json string"),
+        (f'{HEAD}false">{{"a\\"', "json string"),
+        (f'{HEAD}false">{{"a\\\\"', "json"),
+        (f'{HEAD}false">{{"a": 1', "json"),
+        (f'{HEAD}false">["x", "<', "json string"),
+        (f'{HEAD}false">["x", "</', "structure"),
+        (f'{HEAD}false">[1]</{D}parameter>', "structure"),
+        (f'{HEAD}false">"x</{D}parameter>\n<{D}parameter name="b" string="false">1', "json"),
+    ],
+)
+def test_phases_inside_values(text: str, phase: str) -> None:
+    """However the text arrives."""
+    whole = CompletionParser("chat", TOOLS)
+    whole.feed(text)
+    pieces = CompletionParser("chat", TOOLS)
+    for char in text:
+        pieces.feed(char)
+    assert whole.phase == pieces.phase == phase
 
 
 def test_parsers_are_independent_and_end_once() -> None:

@@ -372,6 +372,43 @@ def test_any_content_keeps_the_frame(text: str) -> None:
     assert prompt.text == render_text(messages, **options)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([Special(s) for s in protocol.SPECIALS] + [Text(t) for t in (*FORGED, "a", "é")])),
+    st.lists(st.sampled_from([Special(s) for s in protocol.SPECIALS] + [Text(t) for t in (*FORGED, "a", "é")])),
+)
+def test_keys_tell_prompts_apart(a: list[Any], b: list[Any]) -> None:
+    """Two keys are equal exactly if the tokens are: a text that quotes a special token is another prompt."""
+    one, two = Prompt(tuple(a)), Prompt(tuple(b))
+    assert (one.key() == two.key()) == (one.encode(BYTES) == two.encode(BYTES))
+    longer = Prompt((*a, *b))
+    assert longer.key().startswith(one.key()) and longer.key().replace(b"\xff", b"").decode() == longer.text
+
+
+def test_a_key_marks_the_special_tokens() -> None:
+    key = render([user(f"{U}é")], mode="chat").key()
+    marked = b"".join(b"\xff" + s.encode() for s in (A, protocol.END_THINK))
+    assert key == b"\xff" + B.encode() + b"\xff" + U.encode() + f"{U}é".encode() + marked
+
+
+def test_calls_as_the_model_wrote_them() -> None:
+    """A block given beside the messages stands in place of the rendered one, to the byte."""
+    messages = [user("q"), assistant("c", tool_calls=[call("f", '{"a": 1}')]), user("next")]
+    block = f'\n\n<{D}tool_calls><{D}invoke  name="f">odd</{D}invoke></{D}tool_calls>\n'
+    prompt = render(messages, mode="chat", tools=[TOOL], blocks={1: block})
+    assert f"c{block}{E}{U}next" in prompt.text
+    assert specials_of(prompt).count(D) == specials_of(render(messages, mode="chat", tools=[TOOL])).count(D) - 2
+    written = render(messages, mode="chat", tools=[TOOL])
+    start = written.text.index(f"c\n\n<{D}tool_calls>") + 1
+    same = written.text[start : written.text.index(E, start)]
+    assert render(messages, mode="chat", tools=[TOOL], blocks={1: same}) == written
+
+
+def test_a_block_for_a_message_without_calls_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"messages\[0\] has no tool calls"):
+        render([user("q")], mode="chat", blocks={0: "x"})
+
+
 def test_a_missing_special_token_is_an_error() -> None:
     prompt = Prompt((Special("<｜nothing｜>"),))
     with pytest.raises(ValueError, match="<｜nothing｜>"):

@@ -72,6 +72,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                if status >= 400 and b"expect" in headers:  # whether the body still comes is the client's choice
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         self._metrics.open.inc()
@@ -195,7 +197,7 @@ async def send_error(send: Send, error: RequestError, family: Family, request_id
         headers.append((b"retry-after", str(max(1, int(retry_after))).encode()))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _FramingError) or error.status in (408, 413):
+    if isinstance(error, _FramingError) or error.status == 408:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

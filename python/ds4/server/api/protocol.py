@@ -34,6 +34,7 @@ class StrictProtocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self._settings = self.config.app.settings  # type: ignore[union-attr]
         self._deadline: asyncio.TimerHandle | None = None
+        self._draining: asyncio.TimerHandle | None = None
         inner = self.app
 
         async def with_abort(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -50,6 +51,7 @@ class StrictProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._stop_deadline()
+        self._stop_draining()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -69,6 +71,15 @@ class StrictProtocol(H11Protocol):
         super().handle_events()
         if self.conn.their_state is not h11.IDLE:
             self._stop_deadline()
+        if self.conn.their_state is not h11.SEND_BODY:
+            self._stop_draining()
+
+    def on_response_complete(self) -> None:
+        """Go on; the rest of a body that nobody wants is read for a while, else its sender would miss the answer."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._draining = self.loop.call_later(self._settings.head_timeout, self._too_slow)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, and close."""
@@ -98,8 +109,13 @@ class StrictProtocol(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _stop_draining(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
+
     def _too_slow(self) -> None:
-        self._deadline = None
+        self._deadline = self._draining = None
         if not self.transport.is_closing():
             self.transport.close()
 

@@ -135,6 +135,37 @@ def test_a_schema_holds(client: openai.OpenAI) -> None:
     assert set(value) == {"city", "n"} and isinstance(value["n"], int)
 
 
+@pytest.mark.parametrize("tools", [[], [TOOL]], ids=["alone", "with tools"])
+@pytest.mark.parametrize("thinks", [True, False])
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_schema_holds_beside_everything(client: openai.OpenAI, streams: bool, thinks: bool, tools: list[Any]) -> None:
+    """L052: with streams, thinking and tools; the answer is of the schema, or it is a call."""
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    form: Any = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}
+    options: dict[str, Any] = {"tools": tools, "parallel_tool_calls": False} if tools else {}
+    options |= {"response_format": form, "max_tokens": 300, "extra_body": {"thinking": thinks}, "messages": PARIS}
+    text, called, finish = "", False, None
+    if streams:
+        for chunk in client.chat.completions.create(model="ds4", stream=True, **options):
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                called = called or bool(choice.delta.tool_calls)
+                finish = choice.finish_reason or finish
+    else:
+        answer = client.chat.completions.create(model="ds4", **options).choices[0]
+        text, called, finish = answer.message.content or "", bool(answer.message.tool_calls), answer.finish_reason
+    assert called == (finish == "tool_calls") and (tools or not called)
+    if finish == "stop":
+        assert isinstance(json.loads(text)["n"], int)
+    else:
+        assert called or finish == "length"
+
+
 def test_choices_stops_and_logprobs(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="ds4", messages=PARIS, n=2, logprobs=True, top_logprobs=3, stop=[" Paris"], extra_body={"thinking": False}

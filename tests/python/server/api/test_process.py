@@ -58,6 +58,18 @@ def test_a_port_in_use_is_a_failure_with_its_number() -> None:
     assert done.returncode == 1 and str(port) in done.stderr
     assert run("--host", "no.such.host.invalid").returncode == 2  # not loopback: refused before it is looked up
     assert run("-m", "/nowhere.gguf", "--port", 0).returncode == 1
+    assert run("--trace", "/nowhere/trace", "--port", 0).returncode == 1
+
+
+def test_a_trace_is_written_for_its_owner_only(tmp_path: Path) -> None:
+    """And never over a file that the server reads."""
+    trace, keys = tmp_path / "trace", tmp_path / "keys"
+    keys.write_text("a-key\n")
+    with ServerProcess("--trace", trace, "-c", 1024) as server:
+        httpx.post(f"{server.url}/v1/chat/completions", json=BODY)
+    assert "capital of France" in trace.read_text() and trace.stat().st_mode & 0o077 == 0
+    done = run("--trace", keys, "--api-key-file", keys)
+    assert done.returncode == 2 and keys.read_text() == "a-key\n"
 
 
 def test_keys_from_a_file_and_a_default_without_thinking(tmp_path: Path) -> None:

@@ -116,6 +116,30 @@ def test_a_large_body_is_refused_by_its_length_and_while_it_comes(serve: Serve) 
     assert served.client().post("/v1/chat/completions", content=BODY).status_code == 200
 
 
+def test_a_refusal_reaches_a_client_that_still_sends(serve: Serve) -> None:
+    """The rest of the body is read, so the client sees the answer, and the connection goes on; but not for ever."""
+    served = serve(max_body=1000, api_keys=("key",), head_timeout=0.5)
+    with served.client() as http:
+        large = b" " * (8 << 20)
+        assert http.post("/v1/chat/completions", content=large).status_code == 401
+        assert http.post("/v1/chat/completions", content=large, headers={"x-api-key": "key"}).status_code == 413
+        answer = http.post(
+            "/v1/chat/completions", content=(large[:9999] for _ in range(99)), headers={"x-api-key": "key"}
+        )
+        assert answer.status_code == 413
+        assert http.get("/health").status_code == 200
+        assert len(served.server.server_state.connections) == 1
+    with served.raw() as connection:
+        connection.sendall(POST + b"Content-Length: 100000\r\n\r\n")
+        assert read_response(connection)[0] == 401
+        began = time.monotonic()
+        with suppress(OSError):
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 2
+
+
 def test_all_bodies_together_have_a_limit(serve: Serve) -> None:
     """Many half sent bodies cannot fill the memory."""
     served = serve(max_bodies=1500)
@@ -222,6 +246,13 @@ def test_chunked_bodies_and_a_wait_for_leave(serve: Serve) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 100")
         connection.sendall(BODY)
         assert read_response(connection)[0] == 200
+
+
+def test_a_refusal_instead_of_leave_closes_the_connection(serve: Serve) -> None:
+    """The client may send its body all the same or not: what comes next could be read in two ways."""
+    with serve(max_body=10).raw() as connection:
+        answer = exchange(connection, POST + b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413") and b"connection: close" in answer.lower()
 
 
 def test_the_query_is_no_part_of_the_path(serve: Serve) -> None:
