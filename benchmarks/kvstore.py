@@ -4,10 +4,12 @@
 
     python benchmarks/kvstore.py                                     # the tiny model of the package
     python benchmarks/kvstore.py -m flash.gguf -n 2048 --json out.json
+    python benchmarks/kvstore.py -m flash.gguf -n 131072 --fill        # large states, without computing them
 
 Computes N random tokens, saves the state, loads it into a new session from a new store object, and checks that the
 logits of the next tokens are the same bits. Then the conversation grows by turns, each saved, to see what a turn
-writes. The file cache is warm: loading after a restart of the machine waits for the disk as well.
+writes. The file cache is warm: loading after a restart of the machine waits for the disk as well. With --fill the
+session holds N positions of random rows (`Session.fill`), which do not pack: for the speed of large states alone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def random_tokens(model: ds4.Model, n: int) -> list[int]:
 
 
 def measure(
-    model: ds4.Model, n: int, turns: int, turn: int, directory: Path, options: dict[str, Any]
+    model: ds4.Model, n: int, turns: int, turn: int, directory: Path, options: dict[str, Any], *, fill: bool
 ) -> dict[str, Any]:
     tokens = random_tokens(model, n + turns * turn + 8)
     n_ctx = len(tokens) + 8
@@ -43,8 +45,12 @@ def measure(
         session.sync(tokens[: min(n, 64)])  # pages of the weights
         session.reset()
         begin = time.perf_counter()
-        session.sync(tokens[:n])
-        prefill = time.perf_counter() - begin
+        if fill:
+            session.fill(n)
+            tokens[:n] = session.tokens
+        else:
+            session.sync(tokens[:n])
+        prefill = None if fill else time.perf_counter() - begin
         snapshot = len(session.snapshot())
         begin = time.perf_counter()
         staged = store.stage(session, key[: 4 * n], reason="cold")
@@ -56,9 +62,10 @@ def measure(
         wrote = time.perf_counter() - begin
         assert entry is not None
         want = session.eval_logits(tokens[n : n + 8])
-        session.reset()
-        session.sync(tokens[:n])
         written = []
+        if turns:
+            session.reset()
+            session.sync(tokens[:n])
         for i in range(1, turns + 1):
             session.sync(tokens[: n + i * turn])
             before = store.stats().written_today
@@ -88,7 +95,7 @@ def measure(
     load = min(loads)
     return {
         "model": shape.name, "tokens": n, "isa": ds4.cpu_isa(), "bit_identical": same,
-        "prefill_s": prefill, "load_s": load, "times_faster": prefill / load,
+        "prefill_s": prefill, "load_s": load, "times_faster": None if prefill is None else prefill / load,
         "export_s": took, "write_s": wrote, "write_mb_per_s": n_bytes / wrote / 1e6,
         "save_mb_per_s": n_bytes / (took + wrote) / 1e6, "load_mb_per_s": n_bytes / load / 1e6,
         **sizes(entry, n), "snapshot_bytes": snapshot, "f32_bytes": payload_bytes(Dims.of(shape), n),
@@ -111,6 +118,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--turn-tokens", type=int, default=64)
     parser.add_argument("-t", "--threads", type=int)
+    parser.add_argument("--fill", action="store_true", help="do not compute the N positions")
     parser.add_argument("--no-qat", action="store_true")
     parser.add_argument("--directory", type=Path, help="where to put the store; default: the temporary directory")
     parser.add_argument("--json", type=Path)
@@ -119,7 +127,9 @@ def main() -> None:
     top = Path(tempfile.mkdtemp(prefix="kvstore-", dir=args.directory))
     try:
         with ds4.Model.open(args.model) if args.model else ds4.Model.open_embedded() as model:
-            found = measure(model, args.tokens, args.turns, args.turn_tokens, top, options)
+            found = measure(
+                model, args.tokens, 0 if args.fill else args.turns, args.turn_tokens, top, options, fill=args.fill
+            )
     finally:
         shutil.rmtree(top)
     for name, value in found.items():
