@@ -68,7 +68,7 @@ class Choice:
         self._greedy = Sampler.greedy()
         self._decoder = tokenizer.stream_decoder()
         # Calls that nobody asked for are still recognised, so that their markup is not shown as an answer.
-        self._parser = CompletionParser(request.mode, declared_tools(request))
+        self._parser = CompletionParser("thinking" if prepared.reasons else "chat", declared_tools(request))
         self._no_calls = request.tool_choice == "none"
         self._stops = StopStrings(request.stop)
         self._id_prefix = _ID_PREFIX.get(request.dialect, "call_")

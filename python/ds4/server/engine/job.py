@@ -109,7 +109,8 @@ class Job:
         self._begun = perf_counter()
         self._statistics.add("queue_seconds_total", self._begun - self._created)
         if self._storage is not None:
-            self.errand = self._fetch
+            if self._leaves or len(self.tokens) - placement.kept >= self._storage.policy.min_tokens:
+                self.errand = self._fetch
         elif placement.replaced is not None:
             placement.replaced.session.close()
 
@@ -118,12 +119,24 @@ class Job:
     def run_errand(self) -> None:
         """Do what is to be done before the next step."""
         errand, self.errand = self.errand, None
+        start = perf_counter()
         try:
             if errand is not None:
                 errand()
         except Exception as error:
             log.exception("request %s failed", self.prepared.request.id)
             self.fail(f"{type(error).__name__}: {error}")
+        if not self.decoding:
+            self._prefill += perf_counter() - start
+
+    @property
+    def _leaves(self) -> bool:
+        """Whether something that may be worth saving is lost by working in this session."""
+        slot, placement = self.slot, self._placement
+        if slot is None or placement is None:
+            return False
+        behind = placement.source == "rewind" and placement.kept < slot.turn - 1
+        return placement.replaced is not None or behind or (placement.source == "cold" and bool(slot.tokens))
 
     def _fetch(self) -> None:
         """Save what is about to be lost, then load a stored state if it helps."""
@@ -132,8 +145,7 @@ class Job:
         if placement.replaced is not None:
             storage.save(placement.replaced, "evict")
             placement.replaced.session.close()
-        left = placement.source == "cold" or (placement.source == "rewind" and placement.kept < slot.turn - 1)
-        if left:
+        elif self._leaves:
             storage.save(slot, "evict")
         found = storage.fetch(slot, self.tokens, self.prepared.key, placement.kept)
         if found is None:
@@ -300,10 +312,9 @@ class Job:
         if choice.stop is not None or choice.finish not in ("stop", "tool_calls"):
             return
         sampled = key_of_tokens(self._tokenizer, choice.drawn)
-        thinking = prepared.request.mode == "thinking"
         calls = [(i, name, arguments) for i, name, arguments, _ in choice.calls]
         if calls:
-            turn = written_turn(sampled, thinking, "".join(choice.reasoning), "".join(choice.content), calls)
+            turn = written_turn(sampled, prepared.reasons, "".join(choice.reasoning), "".join(choice.content), calls)
             if turn is not None:
                 self._preparer.tool_memory.put(turn)
                 slot.blocks.update(stored_blocks([turn]))

@@ -43,11 +43,12 @@ class Limits:
             constraint.accept(token)
 
 
-def grammars_of(request: Request, tools: Sequence[Mapping[str, Any]]) -> tuple[Grammar, ...]:
-    """Return what the answer to a request is held to; nothing for a free one.
+def grammars_of(request: Request, tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Grammar, ...], tuple[str, ...]]:
+    """Return what the answer to a request is held to (nothing for a free one), and remarks.
 
     A request for JSON that also offers tools may be answered by a call or by JSON. One that must be answered by a call
-    is: the form of the text does not matter then.
+    is: the form of the text does not matter then. Where the parameters of a tool cannot be enforced they are free, but
+    for a tool that is declared `strict`.
 
     Raises
     ------
@@ -57,11 +58,13 @@ def grammars_of(request: Request, tools: Sequence[Mapping[str, Any]]) -> tuple[G
     choice = request.tool_choice
     wanted = request.response_format
     grammars: list[Grammar] = []
+    notes: tuple[str, ...] = ()
     must_call = choice == "required" or isinstance(choice, Named)
     if must_call or (wanted is not None and tools):
         names = [choice.name] if isinstance(choice, Named) else None
         try:
-            grammars.append(Grammar.tool_calls(tools, names, request.parallel_tool_calls))
+            enforced, notes = _enforceable(tools)
+            grammars.append(Grammar.tool_calls(enforced, names, request.parallel_tool_calls))
         except ValueError as error:
             raise RequestError(f"these tools cannot be enforced: {error}", param="tools") from None
     if wanted is not None and not must_call:
@@ -70,4 +73,25 @@ def grammars_of(request: Request, tools: Sequence[Mapping[str, Any]]) -> tuple[G
         except ValueError as error:
             raise RequestError(f"this response format cannot be enforced: {error}", param="response_format") from None
         grammars.append(grammar)
-    return tuple(grammars)
+    return tuple(grammars), notes
+
+
+def _enforceable(tools: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
+    """Return the tools with free parameters where theirs cannot be enforced, and a remark for each."""
+    try:
+        Grammar.tool_calls(tools)
+        return list(tools), ()
+    except ValueError:
+        pass
+    out: list[Mapping[str, Any]] = []
+    notes = []
+    for tool in tools:
+        try:
+            Grammar.tool_calls([tool])
+            out.append(tool)
+        except ValueError as error:
+            if tool["function"].get("strict"):
+                raise
+            out.append({"type": "function", "function": {"name": tool["function"]["name"]}})
+            notes.append(str(error))
+    return out, tuple(notes)

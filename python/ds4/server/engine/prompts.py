@@ -10,7 +10,7 @@ from typing import Any
 
 from ...chat import EFFORT_MAX_CONTEXT, Prompt, Special, render, with_system_role
 from ...chat.messages import check_tools
-from ...chat.protocol import BOS, EOS
+from ...chat.protocol import BOS, END_THINK, EOS, THINK
 from ...grammar import Grammar
 from ...sampling import Sampler
 from ...tokenizer import Tokenizer
@@ -56,6 +56,8 @@ class Prepared:
         See `ds4.chat.Prompt.key`.
     tools : tuple of mappings
         Tools shown to the model.
+    reasons : bool
+        Whether the answer begins inside the reasoning. It does not when it continues an assistant's message.
     keeps_reasoning : bool
         Whether the next prompt of this conversation still shows the reasoning of this turn.
     max_tokens : int
@@ -74,6 +76,7 @@ class Prepared:
     tokens: array[int]
     key: bytes
     tools: tuple[Mapping[str, Any], ...]
+    reasons: bool
     keeps_reasoning: bool
     max_tokens: int
     grammars: tuple[Grammar, ...] = ()
@@ -89,6 +92,7 @@ class _Rendered:
     key: bytes
     tokens: array[int]
     tools: tuple[Mapping[str, Any], ...]
+    reasons: bool
     shows_tools: bool
     n_replayed: int
     n_unknown: int
@@ -121,6 +125,7 @@ class Preparer:
         self.turn_memory = TurnMemory(settings.turn_memory_bytes)
         self.texts = TextCache(tokenizer, settings.text_cache_bytes)
         self._open_turns: BoundedDict[str, _OpenTurn] = BoundedDict(settings.turn_memory_bytes)
+        self._longest = 1 + max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
         self._settings = settings
         self._find_blocks = find_blocks
 
@@ -136,17 +141,11 @@ class Preparer:
         notes: list[str] = []
         if request.effort == "max" and self._settings.n_ctx < EFFORT_MAX_CONTEXT:
             notes.append(f"effort max is made for a context of {EFFORT_MAX_CONTEXT} tokens or more")
-        rendered = self._render(request)
-        n, n_ctx = len(rendered.tokens), self._settings.n_ctx
-        if n >= n_ctx:
-            raise RequestError(
-                f"the prompt has {n} tokens, but prompt and answer together have room for {n_ctx}",
-                code="context_length_exceeded",
-                param="messages",
-                extra={"n_prompt_tokens": n, "n_ctx": n_ctx},
-            )
+        n_ctx = self._settings.n_ctx
+        rendered = self._render(request, most=n_ctx - 1)
+        n = len(rendered.tokens)
         asked = self._settings.max_tokens if request.max_tokens is None else request.max_tokens
-        grammars = grammars_of(request, rendered.tools)
+        grammars, remarks = grammars_of(request, rendered.tools)
         if grammars:
             try:
                 Limits(self.tokenizer, grammars)  # what takes long the first time is done here
@@ -158,13 +157,14 @@ class Preparer:
             tokens=rendered.tokens,
             key=rendered.key,
             tools=rendered.tools,
-            keeps_reasoning=request.mode == "chat" or rendered.shows_tools,
+            reasons=rendered.reasons,
+            keeps_reasoning=not rendered.reasons or rendered.shows_tools,
             max_tokens=min(asked, self._settings.max_tokens, n_ctx - n),
             grammars=grammars,
             n_replayed=rendered.n_replayed,
             n_unknown=rendered.n_unknown,
             blocks=rendered.blocks,
-            notes=tuple(notes),
+            notes=(*notes, *remarks),
         )
 
     def count(self, request: Request) -> int:
@@ -178,7 +178,8 @@ class Preparer:
         check_request(request)
         return len(self._render(request).tokens)
 
-    def _render(self, request: Request) -> _Rendered:
+    def _render(self, request: Request, most: int | None = None) -> _Rendered:
+        """Render and tokenize; a prompt of more than `most` tokens is refused."""
         messages: list[Mapping[str, Any]] = list(with_system_role(request.messages))
         shown = request.tool_choice != "none"
         if not shown:
@@ -202,6 +203,8 @@ class Preparer:
         except (ValueError, TypeError) as error:
             raise RequestError(str(error), param=_param(str(error))) from None
         key, text = prompt.key(), prompt.text
+        if most is not None and len(key) > (most + 1) * self._longest:  # not worth the time of counting exactly
+            raise _too_long(len(key) // self._longest, most + 1, "at least ")
         tokens = self.texts.encode_prompt(prompt, self.turn_memory.find(key))
         if before is not None:
             # What is rendered begins with the mark that begins a prompt; here it goes on from the end of a turn.
@@ -210,10 +213,14 @@ class Preparer:
             tokens = before.tokens + array("i", [self.tokenizer.eos_id]) + tokens[1:]
             key = before.key + Prompt((Special(EOS),)).key() + key[len(Prompt((bos,)).key()) :]
             text = _text(before.key) + EOS + text[len(BOS) :]
+        if most is not None and len(tokens) > most:
+            raise _too_long(len(tokens), most + 1)
         kept = stored_blocks({turn for i, turn in turns.items() if i in blocks})
         shows_tools = bool(tools) or any(message.get("tools") for message in messages)
         declared = tuple(declared_tools(request)) if shown else ()
-        return _Rendered(text, key, tokens, declared, shows_tools, len(blocks), n_unknown, kept)
+        marks = [p.text for p in prompt.parts if isinstance(p, Special) and p.text in (THINK, END_THINK)]
+        reasons = marks[-1:] == [THINK]
+        return _Rendered(text, key, tokens, declared, reasons, shows_tools, len(blocks), n_unknown, kept)
 
     def _known_turns(
         self, messages: list[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
@@ -378,6 +385,15 @@ def sampler_of(request: Request, choice: int = 0) -> Sampler:
     if seed is not None and choice:
         seed = (seed + choice * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     return Sampler(s.temperature, s.top_k, s.top_p, s.min_p, seed)
+
+
+def _too_long(n: int, n_ctx: int, how: str = "") -> RequestError:
+    return RequestError(
+        f"the prompt has {how}{n} tokens, but prompt and answer together have room for {n_ctx}",
+        code="context_length_exceeded",
+        param="messages",
+        extra={"n_prompt_tokens": n, "n_ctx": n_ctx},
+    )
 
 
 def _param(text: str) -> str:

@@ -129,9 +129,7 @@ class Worker:
         try:
             while self._await_work():
                 self._round()
-            if self._storage is not None:
-                for slot in self._pool.slots:
-                    self._storage.save(slot, "shutdown")
+            self._save_all()
         except BaseException as error:
             log.critical("the worker ended", exc_info=True)
             with self._changed:
@@ -144,6 +142,17 @@ class Worker:
         finally:
             self._errands.shutdown(wait=True)
             self._pool.close()
+
+    def _save_all(self) -> None:
+        """Put what is alive into the store."""
+        storage = self._storage
+        if storage is None:
+            return
+        for slot in self._pool.slots:
+            try:
+                storage.save(slot, "shutdown")
+            except Exception:
+                log.exception("a session was not saved")
 
     def _round(self) -> None:
         """Give every job that draws a token, and one of the others a piece of its prompt."""

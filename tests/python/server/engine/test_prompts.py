@@ -196,3 +196,32 @@ def test_characters_are_never_halved() -> None:
     (events,) = answers(ScriptedModel(turns(shown)), ask("q", stop=("xyz",)))
     assert text(events) == shown.removeprefix("</think>")
     assert not any("\ufffd" in getattr(e, "text", "") for e in events)
+
+
+@pytest.mark.parametrize("mode", ["chat", "thinking"])
+def test_an_assistant_s_message_is_continued(mode: Any) -> None:
+    """What comes is part of the answer, also in thinking mode: the reasoning is over there."""
+    last = {"role": "assistant", "content": "The sum", "wo_eos": True}
+    scripted = ScriptedModel(lambda prompt: ("</think>" if mode == "thinking" else "") + "The sum is 5.")
+    (events,) = answers(scripted, ask(messages=(USER, last), mode=mode))
+    assert text(events, Reasoning) == "" and text(events) == " is 5."
+
+
+def test_a_prompt_that_is_far_too_long_is_refused_at_once(preparer: Preparer) -> None:
+    """It is not tokenized: its bytes tell that it cannot fit."""
+    error = refused(preparer, ask("x" * 4_000_000))
+    assert error.code == "context_length_exceeded" and "at least" in error.message
+    assert 1024 <= error.extra["n_prompt_tokens"] <= 4_000_000
+
+
+def test_parameters_that_cannot_be_enforced_are_free(preparer: Preparer) -> None:
+    """Unless the tool is declared strict."""
+    parameters = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "g", "parameters": parameters}}
+    prepared = preparer.prepare(ask("q", tools=(TOOL, tool), tool_choice="required"))
+    assert len(prepared.grammars) == 1 and len(prepared.notes) == 1 and "'g'" in prepared.notes[0]
+    tool["function"]["strict"] = True
+    error = refused(preparer, ask("q", tools=(TOOL, tool), tool_choice="required"))
+    assert error.param == "tools" and "'g'" in error.message
+    free = preparer.prepare(ask("q", tools=(TOOL, tool)))
+    assert free.grammars == ()
