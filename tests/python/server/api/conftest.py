@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,16 @@ from ds4.server.api.serve import _Server, bind, url_of
 from support.replayed import ReplayEngine
 
 QUICK = Settings(keepalive=0.1, settle=0.05, head_timeout=0.5, body_timeout=0.5, body_total_timeout=1.0, drain=1.0)
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 class Served:

@@ -13,7 +13,7 @@ from support.replayed import ReplayEngine, done, started, text_answer
 from .conftest import Serve, Served
 
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
-SLOW = [0.35, Prefill(1, 2), 0.35, started(), Content("Hello"), 0.35, Content(" there"), done()]
+SLOW = [0.9, Prefill(1, 2), 0.3, started(), Content("Hello"), 0.9, Content(" there"), done()]
 BROKEN = [started(), Content("Hello"), 0.1, done("error", error="the disk was lost")]
 
 
@@ -29,12 +29,12 @@ def test_signs_of_life_are_no_content(serve: Serve) -> None:
     """L050: the clients pass over comments and pings, and are not timed out by long silence."""
     served = serve(ReplayEngine(SLOW), keepalive=0.05, settle=0.02)
     with openai_of(served) as client:
-        chunks = client.chat.completions.create(model="m", messages=ASK, stream=True, timeout=0.3)
+        chunks = client.chat.completions.create(model="m", messages=ASK, stream=True, timeout=0.7)
         assert "".join(c.choices[0].delta.content or "" for c in chunks) == "Hello there"
-        with client.responses.stream(model="m", input="hi", timeout=0.3) as responses:
+        with client.responses.stream(model="m", input="hi", timeout=0.7) as responses:
             assert responses.get_final_response().output_text == "Hello there"
     other = anthropic_of(served)
-    with other, other.messages.stream(model="m", max_tokens=5, messages=ASK, timeout=0.3) as stream:
+    with other, other.messages.stream(model="m", max_tokens=5, messages=ASK, timeout=0.7) as stream:
         assert stream.get_final_text() == "Hello there"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from ds4.server.contract import Content, Overloaded, Prefill, Queued, RequestError, ToolCallArguments, ToolCallStart
 from support.replayed import ReplayEngine, done, started, text_answer, tool_answer
 
-from .conftest import Serve, Served
+from .conftest import Serve, Served, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 PATHS: dict[str, dict[str, Any]] = {
@@ -25,16 +24,6 @@ PATHS: dict[str, dict[str, Any]] = {
     "/v1/messages": {**CHAT, "max_tokens": 5},
 }
 LONG = [started(), Content("a"), 30.0, Content("b"), done()]
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def start(served: Served, path: str = "/v1/chat/completions", *, stream: bool = True) -> socket.socket:
@@ -63,9 +52,9 @@ def read_until(connection: socket.socket, what: bytes) -> bytes:
 @pytest.mark.parametrize("path", list(PATHS))
 def test_silence_is_filled_by_the_clock(serve: Serve, path: str) -> None:
     """L050: before the first token, within an answer and while an argument is made, whatever progress says."""
-    script = [0.55, Prefill(1, 2), 0.55, started(), Content("a"), 0.55, Content("b"), done()]
+    script = [0.8, Prefill(1, 2), 0.8, started(), Content("a"), 0.8, Content("b"), done()]
     if path == "/v1/messages":
-        script[6:] = [ToolCallStart(0, "f", "t"), ToolCallArguments(0, '{"a": "'), 0.55, *tool_answer(reasoning="")[2:]]
+        script[6:] = [ToolCallStart(0, "f", "t"), ToolCallArguments(0, '{"a": "'), 0.8, *tool_answer(reasoning="")[2:]]
         script = [s for s in script if not isinstance(s, ToolCallStart) or s.id == "t"]
     served = serve(ReplayEngine(script), keepalive=0.1, settle=0.05)
     stamps: list[float] = []
@@ -75,7 +64,7 @@ def test_silence_is_filled_by_the_clock(serve: Serve, path: str) -> None:
             stamps.append(time.monotonic())
             signs += piece.count(b": keepalive\n") + piece.count(b"event: ping\n")
     assert signs >= 12
-    assert max(b - a for a, b in pairwise(stamps)) < 0.4
+    assert max(b - a for a, b in pairwise(stamps)) < 0.7
 
 
 def test_progress_does_not_put_off_the_sign_of_life(serve: Serve) -> None:
@@ -95,7 +84,7 @@ def test_an_agents_stream_begins_at_once(serve: Serve) -> None:
         with http.stream("POST", "/v1/messages?beta=true", json=body) as answer:
             pieces = answer.iter_text()
             first = next(pieces)
-            assert time.monotonic() - began < 0.6
+            assert time.monotonic() - began < 0.9
             assert first.startswith("event: message_start") and '"input_tokens":20' in first
             assert "event: ping" in next(pieces)
             assert "message_stop" in "".join(pieces)
@@ -112,7 +101,7 @@ def test_a_client_that_leaves_stops_the_work(serve: Serve, path: str, stream: bo
     connection = start(served, path, stream=stream)
     assert until(lambda: served.engine.produced >= 2)
     connection.close()
-    assert until(lambda: served.engine.generations[0].cancelled, 1.0)
+    assert until(lambda: served.engine.generations[0].cancelled)
     served.engine.script = text_answer()
     assert served.client().post(path, json=PATHS[path]).status_code == 200
 
@@ -136,7 +125,7 @@ def test_a_client_that_leaves_while_its_prompt_is_rendered(serve: Serve) -> None
     connection = start(served)
     time.sleep(0.2)
     connection.close()
-    assert until(lambda: engine.gave_up_opening == 1, 1.0)
+    assert until(lambda: engine.gave_up_opening == 1)
     assert served.app.metrics.dropped.labels("/v1/chat/completions")._value.get() == 1
 
 
@@ -159,7 +148,7 @@ def test_a_client_that_does_not_read_is_dropped_and_stops_nobody(serve: Serve) -
     """A slow reader: others are served meanwhile, and its work ends when its time is over."""
     flood = [started(), *[Content("x" * 10_000)] * 3000, done()]
     served = serve(
-        ReplayEngine(lambda request: flood if request.model == "flood" else text_answer()), reader_timeout=0.6
+        ReplayEngine(lambda request: flood if request.model == "flood" else text_answer()), reader_timeout=2.0
     )
     body = json.dumps({**CHAT, "stream": True, "model": "flood"}).encode()
     connection = socket.socket()
@@ -170,8 +159,8 @@ def test_a_client_that_does_not_read_is_dropped_and_stops_nobody(serve: Serve) -
     assert until(lambda: bool(served.engine.generations))
     began = time.monotonic()
     assert served.client().post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert time.monotonic() - began < 0.5
-    assert until(lambda: served.engine.generations[0].cancelled, 3.0)
+    assert time.monotonic() - began < 1.5
+    assert until(lambda: served.engine.generations[0].cancelled, 8.0)
     assert served.engine.produced < 2000
     assert until(lambda: len(served.server.server_state.connections) <= 1, 2.0)
     connection.close()
@@ -198,7 +187,7 @@ def test_two_clients_are_answered_side_by_side(serve: Serve) -> None:
     read_until(first, b'"content":"a"')
     began = time.monotonic()
     assert served.client().post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5.0
     first.close()
 
 

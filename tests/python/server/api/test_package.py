@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import ds4.server
+import pytest
+
+PACKAGE = Path(ds4.server.__file__).parent
 NETWORK = ("starlette", "uvicorn", "prometheus_client", "msgspec")
 
 
@@ -33,3 +39,12 @@ def test_a_missing_part_is_named_with_what_to_install() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     done = run("import ds4.server\ntry:\n    ds4.server.Nothing\nexcept AttributeError as error:\n    print(error)")
     assert "Nothing" in done.stdout
+
+
+@pytest.mark.parametrize(("room", "other"), [("api", "engine"), ("engine", "api")])
+def test_the_two_sides_know_only_the_contract(room: str, other: str) -> None:
+    """Each can be tested with a stand-in of the other."""
+    sources = list((PACKAGE / room).glob("*.py"))
+    assert len(sources) > 5
+    pattern = re.compile(rf"^\s*(?:from|import) +(?:\.\.{other}|ds4\.server\.{other})\b", re.MULTILINE)
+    assert not [path.name for path in sources if pattern.search(path.read_text(encoding="utf-8"))]

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from support.replayed import ReplayEngine
 
-from .conftest import Serve
+from .conftest import Serve, until
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -145,10 +145,10 @@ def test_all_bodies_together_have_a_limit(serve: Serve) -> None:
     served = serve(max_bodies=1500)
     with served.raw() as first, served.raw() as second:
         first.sendall(POST + b"Content-Length: 1200\r\n\r\n" + b" " * 1000)
-        time.sleep(0.1)
+        assert until(lambda: served.app._bodies._held == 1000)
         second.sendall(POST + b"Content-Length: 1200\r\n\r\n" + b" " * 1000)
         assert read_response(second)[0] == 503
-    time.sleep(0.1)
+    assert until(lambda: served.app._bodies._held == 0)
     assert served.client().post("/v1/chat/completions", content=BODY + b" " * 1000).status_code == 200
 
 
@@ -271,13 +271,13 @@ def test_too_many_connections_are_turned_away(serve: Serve) -> None:
     served = serve(ReplayEngine(), max_connections=3, head_timeout=5.0)
     held = [served.raw() for _ in range(3)]
     try:
-        time.sleep(0.1)
+        assert until(lambda: len(served.server.server_state.connections) == 3)
         with served.raw() as connection:
             assert exchange(connection, GET + b"\r\n").startswith(b"HTTP/1.1 503")
     finally:
         for connection in held:
             connection.close()
-    time.sleep(0.1)
+    assert until(lambda: not served.server.server_state.connections)
     assert served.client().get("/health").status_code == 200
 
 
