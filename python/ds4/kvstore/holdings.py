@@ -71,6 +71,7 @@ class Holdings:
                 self.index = Index(self.directory.index, read_only=self.directory.read_only)
                 self.refresh(force=True)
                 if not self.directory.read_only:
+                    self.index.keep_only(self.catalogue.names())
                     self.make_room(budget_bytes)
         except BaseException:
             self.close()
@@ -209,8 +210,6 @@ class Holdings:
                 if self._refused.get((name, kind)) == (found.st_ino, found.st_mtime_ns):
                     continue
                 entry = known.get((name, kind))
-                if isinstance(entry, Entry) and entry.last_used > time.time():
-                    entry = entry.used(entry.hits, time.time())  # a clock that was wrong
                 if entry is None or entry.n_bytes != found.st_size:
                     file, entry = open_entry(path, lock=False)
                     file.close()

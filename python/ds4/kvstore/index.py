@@ -22,6 +22,7 @@ __all__ = ["Index"]
 
 _log = logging.getLogger("ds4.kvstore")
 _VERSION = 1
+_DAYS = 31  # of which it is kept how much was written
 _LOOK = "select name, kind, bytes, meta, hits, last_used from files limit 1"
 _SCHEMA = """
 create table if not exists files (
@@ -183,6 +184,18 @@ class Index:
         """Forget files by (name, kind)."""
         self._run("delete from files where name = ? and kind = ?", files)
 
+    def keep_only(self, files: Iterable[tuple[str, str]]) -> None:
+        """Forget files that are not among these, which others have deleted, and days that are long past."""
+        if self._database is None or self._read_only:
+            return
+        try:
+            there = set(files)
+            known = self._database.execute("select name, kind from files").fetchall()
+            self.remove([(n, k) for n, k in known if (n, k) not in there])
+            self._run("delete from written where day < ?", [(_day(time.time() - _DAYS * 86_400),)])
+        except sqlite3.Error as error:
+            self._warn(error)
+
     def touch(self, hit: str, names: Iterable[str], when: float) -> None:
         """Note a hit of one state and the use of others."""
         self._run(
@@ -222,3 +235,7 @@ class Index:
 
 def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def _day(when: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(when))

@@ -66,7 +66,8 @@ def score(entry: Entry, n_bytes: int, *, now: float, superseded: bool, policy: R
 
 
 def _recent(entry: Entry, now: float, policy: Retention) -> bool:
-    return entry.last_used > entry.created and now - entry.last_used < policy.protect
+    # Of a time that is yet to come, which a wrong clock has left, nothing follows.
+    return entry.last_used > entry.created and 0 <= now - entry.last_used < policy.protect
 
 
 def freed(catalogue: Catalogue, entry: Entry) -> int:

@@ -353,6 +353,22 @@ def test_the_index_is_made_anew(open_store: Open, where: Path, how: str) -> None
     assert load(open_store(), b"one more") == 101
 
 
+def test_the_index_forgets_files_that_others_deleted(open_store: Open, where: Path) -> None:
+    store = open_store()
+    for n in range(4):
+        store.save(PlainSession([n] * 20), b"key %d" % n, reason="cold")
+    store.close()
+    for path in [*where.glob("*.state")][:3]:
+        path.unlink()
+    with open_store() as again:
+        assert len(again.entries()) == 1
+    database = sqlite3.connect(where / "index" / "index.sqlite3")
+    assert database.execute("select kind, count(*) from files group by kind order by kind").fetchall() == [
+        ("rows", 4), ("state", 1),
+    ]  # fmt: skip
+    database.close()
+
+
 def test_a_locked_index_does_not_stop_the_store(open_store: Open, where: Path, caplog: Any) -> None:
     store = open_store()
     other = sqlite3.connect(where / "index" / "index.sqlite3", isolation_level=None)

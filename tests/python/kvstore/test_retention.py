@@ -300,6 +300,17 @@ def test_recent_use_protects_half_of_the_budget_only(open_store: Open) -> None:
     assert len(left) < 6
 
 
+def test_times_that_are_yet_to_come_protect_nothing(open_store: Open) -> None:
+    """A clock that was wrong once."""
+    store = open_store(budget_bytes=2 * SIZE + 500, retention=Retention(anchor_share=0))
+    for number in range(2):
+        store.save(conversation(number), b"key %d" % number, reason="evict")
+    age(store, b"key 0", -1000)
+    age(store, b"key 1", -1000)
+    for number in range(2, 5):
+        assert store.save(conversation(number), b"key %d" % number, reason="evict") is not None
+
+
 def test_a_budget_of_nothing(open_store: Open) -> None:
     with open_store(budget_bytes=0) as nothing:
         assert nothing.save(conversation(1), b"key", reason="cold") is None

@@ -139,16 +139,16 @@ class Job:
         return placement.replaced is not None or behind or (placement.source == "cold" and bool(slot.tokens))
 
     def _fetch(self) -> None:
-        """Save what is about to be lost, then load a stored state if it helps."""
+        """Save what is about to be lost, then load a stored state if it helps: found first, lest it make room."""
         slot, placement, storage = self.slot, self._placement, self._storage
         assert slot is not None and placement is not None and storage is not None
+        found = storage.find(slot, self.tokens, self.prepared.key, placement.kept)
         if placement.replaced is not None:
             storage.save(placement.replaced, "evict")
             placement.replaced.session.close()
         elif self._leaves:
             storage.save(slot, "evict")
-        found = storage.fetch(slot, self.tokens, self.prepared.key, placement.kept)
-        if found is None:
+        if found is None or not storage.load(slot, found):
             return
         self._fetched = found
         self.tokens = found.tokens

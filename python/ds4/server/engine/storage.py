@@ -25,7 +25,7 @@ log = logging.getLogger("ds4.server")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A state that was loaded.
+    """A state that was found, and perhaps loaded.
 
     Parameters
     ----------
@@ -73,8 +73,11 @@ class Storage:
         """Return where a prefill should stop to save, and why."""
         return self.policy.stops(tokens, reused, user=self._user, assistant=self._assistant)
 
-    def fetch(self, slot: Slot, tokens: array[int], key: bytes, kept: int) -> Fetched | None:
-        """Load the longest stored state of a prompt into a session, if it has more than `kept` tokens of it."""
+    def find(self, slot: Slot, tokens: array[int], key: bytes, kept: int) -> Fetched | None:
+        """Find the longest stored state of a prompt, if it has more than `kept` tokens of it, and hold its files.
+
+        Nothing that is saved from now on takes them away.
+        """
         if len(tokens) - kept < self.policy.min_tokens:
             return None
         hit = self._store.lookup(
@@ -84,11 +87,20 @@ class Storage:
             return None
         try:
             grafted = graft(self._tokenizer, tokens, hit.tokens, len(hit.key)) if hit.n_tokens > kept else None
-            if grafted is None or not hit.n_tokens <= len(grafted) < self._n_ctx:
-                hit.release()
-                return None
+        except BaseException:
+            hit.release()
+            raise
+        if grafted is None or not hit.n_tokens <= len(grafted) < self._n_ctx:
+            hit.release()
+            return None
+        return Fetched(hit, grafted, hit.n_tokens)
+
+    def load(self, slot: Slot, found: Fetched) -> bool:
+        """Load a state that was found into a session, and return whether that was possible."""
+        hit = found.hit
+        try:
             slot.tokens = array("i")  # until it is known what the session holds
-            n = hit.load(slot.session)
+            hit.load(slot.session)
             slot.tokens = array("i", hit.tokens)
         except StoreDamageError as error:
             log.warning("a stored state cannot be used, the prompt is computed: %s", error)
@@ -96,12 +108,12 @@ class Storage:
             slot.tokens = array("i")
             hit.release()
             self._statistics.count("store_total", "damaged")
-            return None
+            return False
         except BaseException:
             hit.release()
             raise
         self._statistics.count("store_total", "loaded")
-        return Fetched(hit, grafted, n)
+        return True
 
     def save(self, slot: Slot, reason: Reason, *, wait: bool = False) -> None:
         """Take the state out of a session; it is written while the session goes on."""
