@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*AGENTS, []], metavar="NAME", help=", ".join(AGENTS))
     parser.add_argument("--install", action="store_true", help="install the versions that are known to work")
     parser.add_argument("--embedded", action="store_true", help="the tiny model instead of the script; for pi")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     folder = options.folder.resolve()
     if options.install:
         install(folder)
