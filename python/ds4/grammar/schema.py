@@ -461,6 +461,8 @@ def _modern(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         changed["prefixItems"] = changed.pop("items")
         if "additionalItems" in changed:
             changed["items"] = changed.pop("additionalItems")
+    if isinstance(changed.get("propertyNames"), Mapping):
+        _name_properties(changed)
     for limit, key in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(changed.get(key), bool):
             exclusive = changed.pop(key)
@@ -478,6 +480,26 @@ def _modern(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if changed.get(key, 0) > MAX_LENGTH:
             del changed[key]  # no completion is that long
     return changed
+
+
+def _name_properties(changed: dict[str, Any]) -> None:
+    """Say what `propertyNames` says by keywords that llguidance knows, where that is possible."""
+    names = {key: value for key, value in changed["propertyNames"].items() if key not in _ANNOTATIONS}
+    if names.get("type", "string") != "string":
+        return
+    names.pop("type", None)
+    if not names:
+        del changed["propertyNames"]
+    elif "properties" not in changed and "patternProperties" not in changed:
+        rest = changed.get("additionalProperties", True)
+        if set(names) == {"pattern"} and isinstance(names["pattern"], str):
+            changed["patternProperties"] = {names["pattern"]: rest}
+        elif set(names) == {"enum"} and isinstance(names["enum"], list) and names["enum"]:
+            changed["properties"] = {name: rest for name in names["enum"] if isinstance(name, str)}
+        else:
+            return
+        changed["additionalProperties"] = False
+        del changed["propertyNames"]
 
 
 def _says_nothing(key: str, value: JSON) -> bool:

@@ -22,6 +22,7 @@ from .schema import Schema, check_text, where
 from .strings import literal, parameter_forms
 
 MAX_TOOLS = 512
+MAX_VARIANTS = 16
 MAX_NAME = 256
 """Longest name of a tool or parameter in characters."""
 
@@ -106,13 +107,36 @@ def _call(rules: Rules, name: str, parameters: Any) -> tuple[str, Schema, list[A
     kinds = root.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise ValueError("schema.type must be 'object'")
-    unknown = sorted(set(root) - _KNOWN)
-    if unknown or ("$ref" in root and set(root) & {"properties", "required", "additionalProperties"}):
-        raise ValueError(f"schema.{(unknown or ['$ref'])[0]} cannot be enforced on the parameters as a whole")
-    body, embedded = _parameters(rules, schema, root)
+    bodies, embedded = [], []
+    for one in _variants(schema, root):
+        unknown = sorted(set(one) - _KNOWN)
+        if unknown or ("$ref" in one and set(one) & {"properties", "required", "additionalProperties"}):
+            raise ValueError(f"schema.{(unknown or ['$ref'])[0]} cannot be enforced on the parameters as a whole")
+        body, parts = _parameters(rules, schema, one)
+        bodies.append(body)
+        embedded += parts
+    body = bodies[0] if len(bodies) == 1 else rules.rule(" | ".join(bodies))
     opening = _quoted(f'invoke name="{escape_name(name)}">\n')
     rule = rules.rule(f'"<" dsml {opening} {body} "</" dsml "invoke>\\n"')
     return rule, schema, embedded
+
+
+def _variants(schema: Schema, root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas that a root with `anyOf` stands for: each branch requires or declares more parameters."""
+    branches = root.get("anyOf", [])
+    found = []
+    for branch in branches[:MAX_VARIANTS]:
+        more = schema.resolve(branch)
+        if not isinstance(more, dict) or set(more) - {"type", "required", "properties"}:
+            return [root]
+        declared, added = root.get("properties", {}), more.get("properties", {})
+        if any(declared[key] != added[key] for key in set(declared) & set(added)):
+            return [root]
+        one = {key: value for key, value in root.items() if key != "anyOf"}
+        one["properties"] = {**declared, **added}
+        one["required"] = list(dict.fromkeys([*root.get("required", ()), *more.get("required", ())]))
+        found.append(one)
+    return found if found and len(branches) <= MAX_VARIANTS else [root]
 
 
 def _parameters(rules: Rules, schema: Schema, root: dict[str, Any]) -> tuple[str, list[Any]]:

@@ -147,6 +147,11 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type"
         ({"items": [{"type": "integer"}], "additionalItems": False, "type": "array"}, '["', "["),
         ({"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 5}, "3", ""),
         ({"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 5}, "4", "whole"),
+        ({"propertyNames": {"type": "string"}, "type": "object"}, '{"any": 1}', "whole"),
+        ({"propertyNames": {"pattern": "^a+$"}, "type": "object"}, '{"aa": 1}', "whole"),
+        ({"propertyNames": {"pattern": "^a+$"}, "type": "object"}, '{"b', '{"'),
+        ({"propertyNames": {"enum": ["x", "yy"]}, "type": "object"}, '{"x": 1, "yy": 2}', "whole"),
+        ({"propertyNames": {"enum": ["x", "yy"]}, "type": "object"}, '{"z', '{"'),
         (True, '[1, "x", {}]', "whole"),
         ({"type": "array", "items": {"$ref": "#"}}, "[[], [[]]]", "whole"),
         (
@@ -196,6 +201,7 @@ def deep(n: int) -> dict[str, Any]:
     [
         ({"type": "object", "properties": {"a": {"not": {"type": "string"}}}}, r"schema\.properties\.a: .*not"),
         ({"type": "array", "items": {"type": "array", "uniqueItems": True}}, r"schema\.items: .*uniqueItems"),
+        ({"propertyNames": {"minLength": 3}}, r"schema: .*propertyNames"),
         ({"if": {}, "then": {}}, r"schema: .*if"),
         ({"anyOf": [{"type": "string"}, {"oneOf": [{"type": "number"}, {"type": "integer"}]}]}, r"anyOf\[1\]: .*oneOf"),
         ({"$defs": {"d": {"contains": {}}}, "items": {"$ref": "#/$defs/d"}}, r"schema\.\$defs\.d: .*contains"),

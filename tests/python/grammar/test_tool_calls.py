@@ -279,6 +279,20 @@ def test_a_number_beyond_a_double_is_not_written(tokenizer: Tokenizer) -> None:
     assert refused is not None and refused.endswith('string="false">1e99')
 
 
+def test_one_of_several_sets_of_parameters_is_required(tokenizer: Tokenizer) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "url": {"type": "string"}, "n": {"type": "integer"}},
+        "anyOf": [{"required": ["path"]}, {"required": ["url"], "properties": {"key": {"type": "string"}}}],
+    }
+    grammar = Grammar.tool_calls([tool("get", schema)])
+    good = [{"path": "x"}, {"url": "y", "n": 1}, {"path": "x", "url": "y"}, {"url": "y", "key": "z"}]
+    for value in good:
+        assert follow(tokenizer, grammar, block(tokenizer, ("get", value)))[1] is None, value
+    for value in ({}, {"n": 1}):
+        assert follow(tokenizer, grammar, block(tokenizer, ("get", value)))[1] is not None, value
+
+
 # Tools that cannot be used
 
 
@@ -292,7 +306,7 @@ def test_a_number_beyond_a_double_is_not_written(tokenizer: Tokenizer) -> None:
         ([tool(f"t{i}") for i in range(513)], None, "513 tools"),
         ([{"type": "function"}], None, r"tools\[0\]"),
         ([tool("a", {"type": "string"})], None, r"'a'.*schema\.type must be 'object'"),
-        ([tool("a", {"anyOf": [{"type": "object"}]})], None, r"'a'.*schema\.anyOf"),
+        ([tool("a", {"oneOf": [{"type": "object"}]})], None, r"'a'.*schema\.oneOf"),
         ([tool("a", {"minProperties": 1})], None, r"'a'.*schema\.minProperties"),
         ([tool("a", {"properties": {"x": {"not": {}}}})], None, r"'a'.*schema\.properties\.x: .*not"),
         ([tool("a", {"properties": {"x": False}, "required": ["x"]})], None, r"'a'.*nothing satisfies"),
