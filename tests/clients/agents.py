@@ -123,7 +123,7 @@ def pi(api: str, dialect: str) -> Agent:
 AGENTS = {
     "claude": Agent(
         "@anthropic-ai/claude-code",
-        "2.1.197",
+        "2.1.332",
         "/v1/messages",
         nothing,
         lambda ask: ["claude", "-p", ask, "--permission-mode", "acceptEdits"],

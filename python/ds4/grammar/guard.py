@@ -3,6 +3,7 @@
 - The closing tag of a parameter, spelled out as plain text inside a value. The grammar ends a value at the *added*
   token in the tag, but whoever reads the text afterwards cannot see the difference.
 - The same parameter twice, where a tool accepts parameters of any name.
+- Arrays in arrays in arrays, deeper than strict readers go.
 - Numbers beyond the range of a double (`1e999`), which strict readers refuse, and numbers without end.
 """
 
@@ -24,6 +25,9 @@ Kind = Literal["json", "calls"]
 MAX_DIGITS = 100
 """Most digits of a number in front of its exponent, which itself has two at most: the value stays below 1e200."""
 
+MAX_NESTING = 100
+"""Deepest nesting of arrays and objects, as long as the schema leaves another choice."""
+
 _SENTINEL = PARAMETER_CLOSE.encode()
 _TAG = re.compile(rb'(?:parameter name="([^"]*)" string="(true|false)"|invoke(?: name="[^"]*")?|parameter|tool_calls)>')
 _NAME = b'parameter name="%s"'
@@ -44,7 +48,7 @@ class GuardTables:
 
     def made(self) -> tuple[list[Ids], list[Ids], dict[str, Ids]]:
         """Return the tokens that complete the sentinel when k bytes of it stand, those with k or more leading digits,
-        and three kinds of parts of numbers."""
+        and others by name."""
         if self._made is None:
             v = self._vocabulary
             within = v.matching(re.compile(re.escape(_SENTINEL)))
@@ -53,6 +57,7 @@ class GuardTables:
             parts = {
                 "point": v.matching(re.compile(rb"^\.")),
                 "exponent": v.matching(_LONG_EXPONENT),
+                "opening": v.matching(re.compile(rb"[\[{]")),
                 "zero": v.matching(re.compile(rb"^0")),
                 "signed": v.matching(_SIGNED),
                 "long": v.matching(_LONG_NUMBER),
@@ -85,6 +90,7 @@ class Guard:
         self._quoted = False
         self._escaped = False
         self._number = b""
+        self._depth = 0
 
     def text(self, data: bytes) -> None:
         """Take the bytes of a token of text."""
@@ -119,11 +125,13 @@ class Guard:
         return found
 
     def too_long(self) -> list[Ids]:
-        """Return the tokens that would make a number too long.
+        """Return the tokens that would make a number too long or the nesting too deep.
 
         A number that cannot end without them (`0.000...` where 0 is excluded) may have them: see `zeros`.
         """
         number = self._number
+        if self._depth >= MAX_NESTING and not self._quoted:
+            return [self._tables.made()[2]["opening"]]
         if not number:
             return []
         _, digits, parts = self._tables.made()
@@ -147,6 +155,7 @@ class Guard:
             self._names.add(name)
             self._place = "string" if string == b"true" else "json"
             self._quoted = self._escaped = False
+            self._depth = 0
         else:
             self._place = "between"
             if tag.group().startswith(b"invoke"):
@@ -168,3 +177,4 @@ class Guard:
                 self._number += char
             else:
                 self._number = b""
+                self._depth += (char in b"[{") - (char in b"]}")

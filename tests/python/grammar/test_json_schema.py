@@ -186,6 +186,19 @@ def test_a_number_that_must_go_on_may(tokenizer: Tokenizer) -> None:
     assert outcome(tokenizer, schema, zeros + "1") == "whole"
 
 
+def test_nesting_has_an_end(tokenizer: Tokenizer) -> None:
+    constraint = Constraint(tokenizer, Grammar.json_schema({"type": "array"}))
+    opening = tokenizer.encode("[")[0]
+    n = 0
+    while constraint.allowed()[opening]:
+        constraint.accept(opening)
+        n += 1
+    assert n == 100
+    for token in tokenizer.encode('"[[{"' + "]" * n):  # in a string it is text
+        constraint.accept(token)
+    assert constraint.done
+
+
 # Schemas that cannot be used
 
 
