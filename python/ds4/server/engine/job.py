@@ -254,7 +254,7 @@ class Job:
         if at < len(slot.tokens):
             at = slot.session.rewind(at)
             del slot.tokens[at:]
-            slot.saved = min(slot.saved, at)
+        slot.saved = min(slot.saved, at)
         self._resumed = True
         if self._kept is None:
             self._kept = at

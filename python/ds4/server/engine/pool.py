@@ -182,10 +182,12 @@ class Pool:
             try:
                 slot = Slot(self._make())
             except MemoryError:
-                if not idle:
+                if not self.slots:
                     raise
                 log.warning("there is no memory for another session; %d are kept", len(self.slots))
                 self.most = len(self.slots)
+                if not idle:
+                    raise
             else:
                 self.slots.append(slot)
                 return slot

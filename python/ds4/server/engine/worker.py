@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, pool: Pool, settings: Settings, storage: Storage | None = None) -> None:
         self._pool = pool
         self._quantum = settings.prefill_quantum
-        self._max_active = min(settings.max_active, pool.most)
+        self._max_active = settings.max_active
         self._max_queued = settings.max_queued
         self._storage = storage
         self._thread = Thread(target=self._run, name="ds4-worker", daemon=True)
@@ -56,6 +56,11 @@ class Worker:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def _most(self) -> int:
+        """How many jobs may be worked on: each needs a session."""
+        return min(self._max_active, self._pool.most)
+
     # For other threads
 
     def submit(self, job: Job) -> None:
@@ -69,7 +74,7 @@ class Worker:
         with self._changed:
             self.check_room()
             self._waiting.append(job)
-            if self._n_active + len(self._waiting) > self._max_active:
+            if self._n_active + len(self._waiting) > self._most:
                 job.queued(len(self._waiting) - 1)
             self._changed.notify()
 
@@ -80,10 +85,10 @@ class Worker:
         if self._stopping:
             raise RequestError("the server is shutting down", status=503, type="server_error", code="shutting_down")
         waiting = len(self._waiting)
-        if self._n_active + waiting >= self._max_active + self._max_queued:
+        if self._n_active + waiting >= self._most + self._max_queued:
             raise Overloaded(
                 f"{waiting} requests are waiting and {self._n_active} are being answered; no more are taken",
-                retry_after=1 + waiting // self._max_active,
+                retry_after=1 + waiting // self._most,
             )
 
     def cancel(self, job: Job) -> None:
@@ -178,7 +183,7 @@ class Worker:
                         self._drop(self._waiting.popleft())
                 if len(self._parked) < len(self._active):
                     return True
-                if self._waiting and self._n_active < self._max_active:
+                if self._waiting and self._n_active < self._most:
                     return True
                 if self._stopping and not self._waiting and not self._active:
                     return False
@@ -187,7 +192,7 @@ class Worker:
     def _admit(self) -> None:
         while True:
             with self._changed:
-                if not self._waiting or self._n_active >= self._max_active:
+                if not self._waiting or self._n_active >= self._most:
                     return
                 job = self._waiting.popleft()
                 self._n_active += 1
@@ -197,6 +202,11 @@ class Worker:
                 self._active.append(job)
                 self._park(job)
             except Exception as error:  # no memory for a session, most likely
+                if isinstance(error, MemoryError) and self._active:
+                    with self._changed:  # it waits for one that is there
+                        self._waiting.appendleft(job)
+                        self._n_active -= 1
+                    return
                 log.exception("no session for request %s", job.prepared.request.id)
                 job.fail(f"{type(error).__name__}: {error}")
                 with self._changed:

@@ -255,6 +255,23 @@ def test_no_memory_for_a_session_is_an_error_of_that_request(monkeypatch: pytest
     assert text(good) == "ok"
 
 
+def test_without_memory_for_more_sessions_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session can be made: all are answered, one after the other, and nobody hears of it."""
+    model = ScriptedModel(lambda prompt: STORY)
+    make, made = model.session, []
+
+    def session(**options: Any) -> Any:
+        if made:
+            raise MemoryError("no memory")
+        made.append(make(**options))
+        monkeypatch.setattr(made[0], "fork", session)
+        return made[0]
+
+    monkeypatch.setattr(model, "session", session)
+    got = answers(model, *(ask(f"{i}") for i in range(4)), together=True)
+    assert [text(events) for events in got] == [STORY.removeprefix("</think>")] * 4
+
+
 def test_a_worker_that_ends_answers_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an engine that is no more."""
     model = ScriptedModel(lambda prompt: STORY, seconds_a_token=0.002)
