@@ -94,6 +94,14 @@ at once."""
     "--active", type=Whole(1, 256), default=8, show_default=True, metavar="N", help="Answers made side by side."
 )
 @click.option(
+    "--prefill-quantum",
+    type=Whole(1, 4096),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Most tokens of a prompt that are computed before other answers go on.",
+)
+@click.option(
     "--max-queue",
     type=Whole(0, 1_000_000),
     default=64,
@@ -121,7 +129,7 @@ at once."""
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,
     hosts: tuple[str, ...], cors: tuple[str, ...], sessions: int | None, session_memory: int | None, active: int,
-    max_queue: int, kv_dir: Path | None,
+    prefill_quantum: int, max_queue: int, kv_dir: Path | None,
     kv_budget: int | None, kv_daily_writes: int | None, drain: float, trace: Path | None, quiet: bool, **values: Any,
 ) -> int:  # fmt: skip
     """Run the command."""
@@ -144,7 +152,7 @@ def command(
     listener = bind(host, port)  # before the model is opened: that may take minutes
     try:
         with opened_model(settings) as model, _store(kv_dir, kv_budget, kv_daily_writes) as store:
-            inside = _inside(model, settings, name, sessions, session_memory, active, max_queue, trace)
+            inside = _inside(model, settings, name, sessions, session_memory, active, prefill_quantum, max_queue, trace)
             engine = LocalEngine(model, inside, store=store)
             _log_to_stderr(quiet)
 
@@ -219,6 +227,7 @@ def _inside(
     sessions: int | None,
     session_memory: int | None,
     active: int,
+    prefill_quantum: int,
     max_queue: int,
     trace: Path | None,
 ) -> EngineSettings:
@@ -247,6 +256,7 @@ def _inside(
         max_tokens=settings.tokens,
         max_active=active,
         max_queued=max_queue,
+        prefill_quantum=prefill_quantum,
         keep_sessions=kept,
         trace=trace,
         session={
