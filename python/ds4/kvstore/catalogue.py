@@ -190,7 +190,7 @@ class Catalogue:
             ways = [
                 [*reached[rows.start], rows]
                 for rows in (self.rows[name] for name in sorted(group.rows_at.get(digests[n], ())))
-                if rows.start in reached and (rows.start == 0 or digests.get(rows.start) == rows.before)
+                if rows.start in reached
             ]
             if ways:
                 reached[n] = min(ways, key=len)

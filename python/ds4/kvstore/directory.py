@@ -22,6 +22,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _FILE = re.compile(r"([0-9a-f]{64})\.(state|rows)")
 _PIECE = 1 << 24
 _MODE = 0o600
 _MOST_ASIDE = 64
+_PATIENCE = 30.0
 _SETTLED_NS = 100_000_000  # time stamps of a file system may be some 10 ms coarse
 
 
@@ -79,6 +81,7 @@ class Directory:
         self.tmp, self.index, self.aside = path / "tmp", path / "index", path / "quarantine"
         self.problem: OSError | None = None
         self._lock_fd: int | None = None
+        self._threads = threading.RLock()
         self._depth = 0
         if not read_only:
             try:
@@ -115,20 +118,47 @@ class Directory:
     # Locks
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from changing names. The caller keeps its own threads apart."""
-        if self._lock_fd is None:
-            yield
-            return
-        if self._depth == 0:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
-        self._depth += 1
+    def locked(self, seconds: float = _PATIENCE) -> Iterator[None]:
+        """Keep other threads and processes from changing names.
+
+        Who needs `Holdings.mutex` as well takes it inside, or waits here for a moment only.
+
+        Raises
+        ------
+        TimeoutError
+            Another process held the lock all the time; perhaps it was stopped.
+        """
+        deadline = time.monotonic() + seconds
+        if not self._threads.acquire(timeout=seconds):
+            raise self._waited(seconds)
         try:
-            yield
+            if self._lock_fd is not None and self._depth == 0:
+                self._wait_for(self._lock_fd, deadline, seconds)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._lock_fd is not None and self._depth == 0:
+                    fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
         finally:
-            self._depth -= 1
-            if self._depth == 0:
-                fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+            self._threads.release()
+
+    def _wait_for(self, fd: int, deadline: float, seconds: float) -> None:
+        pause = 0.0005
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise self._waited(seconds) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def _waited(self, seconds: float) -> TimeoutError:
+        why = f"another process has held the lock of the store for {seconds:g} s"
+        return TimeoutError(errno.ETIMEDOUT, why, str(self.path / "lock"))
 
     # Names
 

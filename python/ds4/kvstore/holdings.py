@@ -25,6 +25,8 @@ __all__ = ["Claims", "Holdings", "drop"]
 
 _log = logging.getLogger("ds4.kvstore")
 
+_MOMENT = 0.2  # s; a lookup does not wait for another process
+
 Claims = list[tuple[str, str, int]]
 """(name, kind, what `Directory.claim` gave) of files that are to go."""
 
@@ -66,7 +68,7 @@ class Holdings:
                 _log.warning("the store cannot be written, it is only read: %s", self.directory.problem)
             if not self.directory.read_only:
                 self.directory.remove_stale()
-            with self.mutex, self.directory.locked():
+            with self.directory.locked(), self.mutex:
                 # SQLite does not wait for a process that is making the same file.
                 self.index = Index(self.directory.index, read_only=self.directory.read_only)
                 self.refresh(force=True)
@@ -160,9 +162,12 @@ class Holdings:
         why : str
             For the log.
         """
-        with self.mutex, self.directory.locked():
+        with self.mutex:
             self.aside += 1
-            moved = None if self.directory.read_only else self.directory.put_aside(name, kind)
+            moved = None
+            if not self.directory.read_only:
+                with contextlib.suppress(TimeoutError), self.directory.locked(_MOMENT):
+                    moved = self.directory.put_aside(name, kind)
             _log.warning(
                 "%s: %s; %s", self.directory.file(name, kind), why, f"moved to {moved}" if moved else "not used again"
             )

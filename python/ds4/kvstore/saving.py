@@ -211,25 +211,25 @@ class Saver:
         entry = parts.entry
         keep = {entry.name, *(r.name for r in entry.rows)}
         need = parts.n_bytes + parts.n_bytes // 100
+        if need > self._holdings.budget:
+            raise NotSavedError(f"the state has {parts.n_bytes} bytes, the budget is {self._holdings.budget}")
         with self._holdings.mutex:
-            if need > self._holdings.budget:
-                raise NotSavedError(f"the state has {parts.n_bytes} bytes, the budget is {self._holdings.budget}")
             written = self._holdings.index.written_today()
-            if self._daily is not None and written + parts.n_bytes > self._daily:
-                raise NotSavedError(f"{written} bytes were written today, {self._daily} are allowed")
-            try:
-                with self._holdings.directory.locked():
-                    claims, fits = self._holdings.claim_room(need, parts.superseded, keep)
-                    drop(claims)
-                    if not fits:
-                        raise NotSavedError(_FULL)
-            except OSError as error:
-                raise NotSavedError(str(error)) from error
+        if self._daily is not None and written + parts.n_bytes > self._daily:
+            raise NotSavedError(f"{written} bytes were written today, {self._daily} are allowed")
+        try:
+            with self._holdings.directory.locked(), self._holdings.mutex:
+                claims, fits = self._holdings.claim_room(need, parts.superseded, keep)
+                drop(claims)
+        except OSError as error:
+            raise NotSavedError(str(error)) from error
+        if not fits:
+            raise NotSavedError(_FULL)
         made: list[Temporary] = []
         try:
             for content in [*(content for _, content in parts.rows), parts.state]:
                 made.append(self._holdings.directory.write_temporary(content))
-            with self._holdings.mutex, self._holdings.directory.locked():
+            with self._holdings.directory.locked(), self._holdings.mutex:
                 self._holdings.index.add_written(parts.n_bytes)
                 return self._publish(parts, made, need, keep)
         except OSError as error:

@@ -94,7 +94,7 @@ class KVStore:
     Raises
     ------
     OSError
-        The directory cannot be made or read, or is none.
+        The directory cannot be made or read, is none, or another process has held its lock for 30 s.
     ValueError
         A number is out of range.
 
@@ -426,20 +426,22 @@ class KVStore:
         -------
         int
             Bytes that were freed.
-        """
-        with self._holdings.mutex:
-            self._check_open()
-            if self._holdings.directory.read_only:
-                return 0
-            budget = self._holdings.budget if budget_bytes is None else budget_bytes
-            with self._holdings.directory.locked():
-                self._holdings.refresh(force=True)
-                before = self._holdings.catalogue.n_bytes
-                self._holdings.make_room(budget)
-                self._holdings.directory.trim_quarantine(budget // 16)
-                return before - self._holdings.catalogue.n_bytes
 
-    # Damage
+        Raises
+        ------
+        OSError
+            The directory cannot be read, or another process has held its lock for too long.
+        """
+        self._check_open()
+        if self._holdings.directory.read_only:
+            return 0
+        budget = self._holdings.budget if budget_bytes is None else budget_bytes
+        with self._holdings.directory.locked(), self._holdings.mutex:
+            self._holdings.refresh(force=True)
+            before = self._holdings.catalogue.n_bytes
+            self._holdings.make_room(budget)
+            self._holdings.directory.trim_quarantine(budget // 16)
+            return before - self._holdings.catalogue.n_bytes
 
     # What is there
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +183,60 @@ def test_only_what_nobody_writes_is_cleaned(open_store: Open, where: Path) -> No
     other.close()
 
 
+def test_names_change_only_under_the_lock(open_store: Open, where: Path) -> None:
+    """While another process is making room or giving names, saves and opening wait."""
+    store = open_store()
+    store.save(PlainSession(range(9)), b"there", reason="cold")
+    before = files(where)
+    with open(where / "lock", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        staged = store.stage(PlainSession(range(50)), b"new", reason="cold")
+        assert staged is not None
+        thread = threading.Thread(target=staged.commit)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert files(where) == before
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(open_store)
+            time.sleep(0.1)
+            assert not opening.done()
+            fcntl.flock(other, fcntl.LOCK_UN)
+            reader = opening.result(timeout=30)
+    thread.join(30)
+    assert load(store, b"new") == load(reader, b"new") == 50
+
+
+def test_a_process_that_was_stopped_stops_nobody(store: KVStore, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the lock of the directory for ever: lookups go on, saves give up."""
+    store.save(PlainSession(range(9)), b"there", reason="cold")
+    entry = store.save(PlainSession(range(50)), b"bad", reason="cold")
+    assert entry is not None
+    with open(where / "lock", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        patient = Directory.locked
+        monkeypatch.setattr(Directory, "locked", lambda self, seconds=0.3: patient(self, min(seconds, 0.3)))
+        saving = threading.Thread(target=store.save, args=(PlainSession(range(60)), b"new"), kwargs={"reason": "cold"})
+        saving.start()
+        begin = time.monotonic()
+        for _ in range(20):
+            assert load(store, b"there") == 9
+        assert time.monotonic() - begin < 0.2
+        saving.join(30)
+        assert "has held the lock" in (store.stats().problem or "")
+        path = where / f"{entry.name}.state"
+        path.write_bytes(path.read_bytes()[:-1])
+        assert load(store, b"bad") == load(store, b"bad") == 0
+        assert path.exists()
+        with pytest.raises(TimeoutError, match="lock"):
+            KVStore(where)
+        with KVStore(where, read_only=True) as reader:
+            assert load(reader, b"there") == 9
+    assert store.save(PlainSession(range(60)), b"new", reason="cold") is not None
+
+
 def test_a_writer_whose_file_was_taken_for_a_stale_one(store: KVStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between making a file and locking it, a process that starts may remove it."""
-    import fcntl
-
     real, unlucky = fcntl.flock, [2]
 
     def flock(fd: int, how: int) -> None:
