@@ -165,7 +165,7 @@ def compile_grammar(native: Any, source: str) -> Any:
 
 def reason(text: str) -> str:
     """Return the part of an error message that says what is wrong."""
-    text = text.split("\n   1 |")[0].strip()
+    text = text.split("\n   1 |")[0].split("<backtrace>")[0].strip()
     for marker in ("failed to compile JSON schema: ", "(in regex): "):
         text = text.split(marker, 1)[-1]
     line = " ".join(part.strip() for part in text.replace("<non-verbose/>", "").split("\n") if part.strip(" ^"))

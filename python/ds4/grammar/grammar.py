@@ -16,6 +16,9 @@ from .toolcalls import Rules, tool_calls
 MAX_GRAMMAR_BYTES = 4 << 20
 """Longest grammar, as text."""
 
+MAX_TOOLS_TEXT = 2 << 20
+"""Longest list of tools as JSON text, in characters."""
+
 # White space: what the protocol writes (one blank), none, or a line end with an indent: never a run without end.
 # Escapes: those of one letter. A numeric one could spell the name of a declared property, and half a surrogate pair.
 JSON_OPTIONS: Mapping[str, Any] = {
@@ -90,7 +93,10 @@ class Grammar:
             There is no such tool, or a schema as in `json_schema`.
         """
         wanted = None if names is None else tuple(names)
-        return _tool_calls(_text(list(tools), "the list of tools"), wanted, parallel)
+        text = _text(list(tools), "the list of tools")
+        if len(text) > MAX_TOOLS_TEXT:
+            raise ValueError(f"the tools have {len(text)} characters as JSON; at most {MAX_TOOLS_TEXT} are allowed")
+        return _tool_calls(text, wanted, parallel)
 
     def __repr__(self) -> str:
         return f"<Grammar of {'a JSON text' if self.kind == 'json' else 'tool calls'}, {len(self.source)} characters>"

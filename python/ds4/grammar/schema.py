@@ -22,6 +22,9 @@ MAX_DEPTH = 64
 MAX_SUBSCHEMAS = 10_000
 """Most schemas in a schema."""
 
+MAX_REFERENCES = 500
+"""Most places that the references of a schema lead to."""
+
 MAX_PROPERTIES = 1_000
 """Most properties of one object; the cost of an object grows with their square."""
 
@@ -31,7 +34,21 @@ MAX_ENUM = 10_000
 MAX_MULTIPLE = 10_000
 """Largest `multipleOf`, by its digits; its automaton has as many states."""
 
+_MAX_PASSES = 40
+
 _MULTIPLES_END = 10**15  # a multiple has an end, so that a model cannot miss it by one digit for ever
+
+MAX_MULTIPLES = 50_000
+"""Sum of the digits of all `multipleOf` of a schema."""
+
+MAX_RANGES = 2_000
+"""Most numbers with bounds in a schema: each becomes an expression of its own."""
+
+MAX_MERGED_PATTERNS = 4
+"""Most patterns that `allOf` may bring together on one string: the work grows exponentially with them."""
+
+MAX_MERGED_BRANCHES = 256
+"""Most combinations of branches of `anyOf` and `oneOf` that `allOf` may bring about."""
 
 MAX_LENGTH = 1_000_000
 """Largest length or number of items that is counted."""
@@ -58,6 +75,8 @@ _ANNOTATIONS = {"$schema", "$id", "$comment", "$vocabulary", "id", "title", "des
 _ANNOTATIONS |= {"example", "examples", "deprecated", "readOnly", "writeOnly", "strict", "discriminator", "xml"}
 _ANNOTATIONS |= {"contentEncoding", "contentMediaType", "contentSchema", "externalDocs"}
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_COMBINING = ("allOf", "anyOf", "oneOf")
 _NUMBERS = ("minimum", "maximum", "multipleOf")
 _TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 
@@ -119,9 +138,15 @@ class Schema:
         self._targets: dict[str, JSON] = {}
         self._paths: dict[int, Path] = {}
         self._n = 0
+        self._n_ranges = 0
+        self._multiples = 0
         self.root = self._read(value, ())
         self._check_references()
-        self._check_finite()
+        try:
+            self._check_merges()
+            self._check_finite()
+        except RecursionError:
+            raise ValueError("the schema's references lead on and on, too far to follow") from None
 
     def resolve(self, schema: JSON) -> JSON:
         """Follow references that stand alone; the result is a schema of this document."""
@@ -173,6 +198,7 @@ class Schema:
         if self._n > MAX_SUBSCHEMAS:
             raise ValueError(f"the schema holds more than {MAX_SUBSCHEMAS} schemas")
         _check_keywords(schema, path)
+        self._check_numbers(schema, path)
         schema = _modern(schema)
         clean: dict[str, Any] = {}
         for key, value in schema.items():
@@ -190,6 +216,51 @@ class Schema:
         self._paths[id(clean)] = path
         return clean
 
+    def _check_numbers(self, schema: Mapping[str, Any], path: Path) -> None:
+        self._n_ranges += any(key in schema for key in _BOUNDS)
+        if self._n_ranges > MAX_RANGES:
+            raise ValueError(f"the schema holds more than {MAX_RANGES} numbers with bounds")
+        self._multiples += _check_multiple(schema, path) if "multipleOf" in schema else 0
+        if self._multiples > MAX_MULTIPLES:
+            raise ValueError(f"the digits of all multipleOf together are more than {MAX_MULTIPLES}")
+
+    def _check_merges(self) -> None:
+        """Refuse what grows exponentially when the parts of `allOf`, or a reference and what is beside it, merge."""
+        costs: dict[int, tuple[int, int]] = {}
+        for path, schema in walk(self.root):
+            parts = len(schema.get("allOf", ())) + ("$ref" in schema)
+            if parts + bool(set(schema) - {"allOf", "$ref", "$defs", "definitions"}) < 2 or not parts:
+                continue
+            patterns, branches = self._merge_cost(schema, costs)
+            if patterns > MAX_MERGED_PATTERNS:
+                raise ValueError(f"{where(path)} brings more than {MAX_MERGED_PATTERNS} patterns together")
+            if branches > MAX_MERGED_BRANCHES:
+                raise ValueError(f"{where(path)} brings more than {MAX_MERGED_BRANCHES} combinations of branches about")
+
+    def _merge_cost(self, schema: JSON, costs: dict[int, tuple[int, int]]) -> tuple[int, int]:
+        """Return how many patterns may meet on a string of a schema, and how many combinations of branches it has."""
+        if not isinstance(schema, dict):
+            return 0, 1
+        if id(schema) in costs:
+            return costs[id(schema)]
+        costs[id(schema)] = 0, 1  # what refers back to itself adds nothing
+        patterns, branches = ("pattern" in schema) + ("format" in schema), 1
+        merged = list(schema.get("allOf", ()))
+        if "$ref" in schema:
+            merged.append(self._targets[schema["$ref"]])
+        for part in merged:
+            more, factor = self._merge_cost(part, costs)
+            patterns, branches = patterns + more, branches * factor
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                found = [self._merge_cost(part, costs) for part in schema[key]]
+                patterns, branches = patterns + max(p for p, _ in found), branches * sum(b for _, b in found)
+        inner = [self._merge_cost(part, costs) for place, part in children(schema) if place[0] not in _COMBINING]
+        patterns += max((p for p, _ in inner), default=0)
+        branches = min(branches * max((b for _, b in inner), default=1), MAX_MERGED_BRANCHES + 1)
+        costs[id(schema)] = patterns, branches
+        return patterns, branches
+
     def _check_references(self) -> None:
         for path, schema in walk(self.root):
             reference = schema.get("$ref")
@@ -199,6 +270,8 @@ class Schema:
                 raise ValueError(f"{where(path)}.$ref must be a string")
             if reference not in self._targets:
                 self._targets[reference] = self._find(reference, path)
+            if len(self._targets) > MAX_REFERENCES:
+                raise ValueError(f"the schema refers to more than {MAX_REFERENCES} places")
 
     def _find(self, reference: str, path: Path) -> JSON:
         if reference != "#" and not reference.startswith("#/"):
@@ -222,20 +295,25 @@ class Schema:
 
     def _check_finite(self) -> None:
         """Find the schemas that have a finite value, from the leaves up, until nothing is added."""
-        targets = {id(t): t for t in self._targets.values() if isinstance(t, dict)}
+        targets = [target for target in self._targets.values() if isinstance(target, dict)]
         finite: set[int] = set()
         grown = True
-        while grown:
+        for _ in range(_MAX_PASSES):
+            if not grown:
+                break
             grown = False
-            for key, target in targets.items():
-                if key not in finite and self._finite(target, finite):
-                    finite.add(key)
+            targets.reverse()
+            for target in targets:
+                if id(target) not in finite and self._finite(target, finite):
+                    finite.add(id(target))
                     grown = True
-        for key, target in targets.items():
-            if key not in finite and _reachable(self.root, target, self._targets):
-                raise ValueError(
-                    f"{where(self._paths[key])} can be satisfied by no finite value: it requires itself, without end"
-                )
+        else:
+            raise ValueError("the schema's references are too entangled")
+        used = _reachable(self.root, self._targets)
+        for target in targets:
+            if id(target) not in finite and id(target) in used:
+                place = where(self._paths[id(target)])
+                raise ValueError(f"{place} can be satisfied by no finite value: it requires itself, without end")
         if not self._finite(self.root, finite):
             raise ValueError("the schema can be satisfied by no value")
 
@@ -300,8 +378,8 @@ def walk(schema: JSON, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]
         yield from walk(part, (*path, *place))
 
 
-def _reachable(root: JSON, target: JSON, targets: Mapping[str, JSON]) -> bool:
-    """Tell whether a schema is used: definitions that nobody refers to do no harm."""
+def _reachable(root: JSON, targets: Mapping[str, JSON]) -> set[int]:
+    """Return the schemas that are used: definitions that nobody refers to do no harm."""
     seen: set[int] = set()
     stack = [root]
     while stack:
@@ -309,12 +387,10 @@ def _reachable(root: JSON, target: JSON, targets: Mapping[str, JSON]) -> bool:
         if not isinstance(schema, dict) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        if schema is target:
-            return True
         if "$ref" in schema:
             stack.append(targets[schema["$ref"]])
         stack.extend(part for _, part in children(schema))
-    return False
+    return seen
 
 
 def _referring(schema: JSON, name_of: Any) -> JSON:
@@ -377,8 +453,6 @@ def _check_keywords(schema: Mapping[str, Any], path: Path) -> None:
     for key in _NUMBERS:
         if key in schema and (isinstance(schema[key], bool) or not isinstance(schema[key], (int, float))):
             raise ValueError(f"{where(path)}.{key} must be a number")
-    if "multipleOf" in schema:
-        _check_multiple(schema, path)
     properties = schema.get("properties", {})
     if len(properties) > MAX_PROPERTIES:
         raise ValueError(f"{where(path)} has {len(properties)} properties; at most {MAX_PROPERTIES} are allowed")
@@ -393,7 +467,8 @@ def _check_keywords(schema: Mapping[str, Any], path: Path) -> None:
     _check_values(schema, path)
 
 
-def _check_multiple(schema: Mapping[str, Any], path: Path) -> None:
+def _check_multiple(schema: Mapping[str, Any], path: Path) -> int:
+    """Return the digits of `multipleOf` as a number."""
     multiple = Decimal(repr(schema["multipleOf"]))
     if multiple <= 0:
         raise ValueError(f"{where(path)}.multipleOf must be above 0")
@@ -402,10 +477,11 @@ def _check_multiple(schema: Mapping[str, Any], path: Path) -> None:
         raise ValueError(
             f"{where(path)}.multipleOf is {multiple}; at most {MAX_MULTIPLE}, in value and digits, is possible"
         )
-    for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+    for key in _BOUNDS:
         bound = schema.get(key)
         if isinstance(bound, (int, float)) and abs(bound) > _MULTIPLES_END:
             raise ValueError(f"{where(path)}.{key} is {bound}; beside multipleOf at most 1e15 is possible")
+    return digits
 
 
 def _check_types(schema: Mapping[str, Any], path: Path) -> None:

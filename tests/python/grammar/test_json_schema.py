@@ -251,6 +251,27 @@ def deep(n: int) -> dict[str, Any]:
         (False, r"no value"),
         ({"const": float("nan")}, r"cannot be used"),
         ({"anyOf": [{"const": "x" * 1000 + str(i)} for i in range(300)]}, r"has \d+ bytes"),
+        (
+            {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}"} for i in range(19)]},
+            r"schema brings .* patterns",
+        ),
+        (
+            {"allOf": [{"anyOf": [{"properties": {f"{i} {j}": {}}} for i in range(4)]} for j in range(6)]},
+            r"schema brings .* combinations",
+        ),
+        (
+            {"allOf": [{"properties": {"x": {"pattern": f"(a|b)*a.{{{i}}}"}}} for i in range(9)]},
+            r"schema brings .* patterns",
+        ),
+        ({"prefixItems": [{"type": "integer", "multipleOf": 9973 - i} for i in range(9)]}, r"multipleOf together"),
+        ({"prefixItems": [{"minimum": 0.1, "maximum": i} for i in range(2001)]}, r"numbers with bounds"),
+        (
+            {
+                "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(600)} | {"d600": {}},
+                "$ref": "#/$defs/d0",
+            },
+            r"refers to more than 500 places",
+        ),
         ({"$dynamicRef": "#x"}, r"schema: .*dynamicRef"),
     ],
 )
@@ -282,6 +303,8 @@ def test_what_says_nothing_is_allowed() -> None:
             "unevaluatedProperties": True,
             "default": {"$ref": "#/not/a/reference"},
             "maxProperties": 10**9,
+            "allOf": [{"$ref": "#/$defs/used"}],
+            "$defs": {"used": {"properties": {"date": {"type": "string", "format": "date", "pattern": "^2"}}}},
         }
     )
 
@@ -315,6 +338,21 @@ def test_large_schemas_end_quickly_one_way_or_the_other(schema: Any, tokenizer: 
         if token == tokenizer.eos_id:
             break
         constraint.accept(token)
+
+
+@pytest.mark.timeout(20)
+def test_references_that_lead_far(tokenizer: Tokenizer) -> None:
+    """A chain is followed or refused, whatever the order of its links, and quickly."""
+    for order in (range(450), range(449, -1, -1), sorted(range(450), key=lambda i: i * 7919 % 450)):
+        links = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in order}
+        schema: dict[str, Any] = {"$defs": {**links, "d450": {"type": "null"}}, "$ref": "#/$defs/d0"}
+        try:
+            Grammar.json_schema(schema)
+        except ValueError as error:
+            assert "references" in str(error)
+    links = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(30)}
+    schema = {"$defs": {**links, "d30": {"type": "null"}}, "$ref": "#/$defs/d0"}
+    assert outcome(tokenizer, schema, "[" * 30 + "]" * 30) == "whole"
 
 
 def test_the_json_of_a_schema_is_unchanged() -> None:

@@ -304,6 +304,7 @@ def test_one_of_several_sets_of_parameters_is_required(tokenizer: Tokenizer) -> 
         (TOOLS, ["other"], "no tool named 'other'; declared: "),
         ([tool("a"), tool("a")], None, "same name"),
         ([tool(f"t{i}") for i in range(513)], None, "513 tools"),
+        ([tool(f"t{i}", {"enum": ["x" * 100_000]}) for i in range(22)], None, "characters as JSON"),
         ([{"type": "function"}], None, r"tools\[0\]"),
         ([tool("a", {"type": "string"})], None, r"'a'.*schema\.type must be 'object'"),
         ([tool("a", {"oneOf": [{"type": "object"}]})], None, r"'a'.*schema\.oneOf"),
