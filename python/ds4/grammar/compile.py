@@ -1,6 +1,6 @@
 """Grammars compiled for a vocabulary, each once.
 
-Compiling takes a millisecond or so, preparing a vocabulary of 129,280 tokens a quarter of a second; copies of a
+Compiling takes a millisecond or so, preparing a vocabulary of 129,280 tokens half a second; copies of a
 compiled grammar are cheap and start at its beginning. Everything here may be used from several threads.
 """
 
@@ -59,6 +59,7 @@ class Vocabulary:
             eos_token=tokenizer.eos_id,
         )
         self.guard = GuardTables(self)
+        self.guard.made()  # now, and not between two tokens of somebody's answer
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Any] = OrderedDict()
         self._n_bytes = 0
