@@ -29,6 +29,7 @@ def _chromium() -> str:
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     path = _chromium()
+    sync_api.expect.set_options(timeout=15_000)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -42,7 +43,7 @@ class Tab:
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.context = browser.new_context(**options)
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(15_000)
         self.page = self.context.new_page()
         self.requests: list[Any] = []
         self.problems: list[str] = []

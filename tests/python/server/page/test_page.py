@@ -72,7 +72,7 @@ def test_text_of_a_model_never_becomes_markup(open_tab: Open) -> None:
 
 
 def test_thinking_is_shown_while_it_lasts_and_stop_ends_it(open_tab: Open) -> None:
-    tab = open_tab(turns("word " * 500 + "</think>done"), seconds_a_token=0.005)
+    tab = open_tab(turns("word " * 3000 + "</think>done"), seconds_a_token=0.005)
     tab.say("think")
     expect(tab.answer.locator("details.reasoning summary")).to_have_text("Thinking …")
     expect(tab.page.locator("#stop")).to_be_visible()
@@ -90,9 +90,9 @@ def test_stop_button_regenerate_and_edit(open_tab: Open) -> None:
 
     def script(prompt: str) -> str:
         seen.append(last_user(prompt))
-        return f"</think>answer {len(seen)} to {seen[-1]} " + ("and on " * 400 if len(seen) == 1 else "")
+        return f"</think>answer {len(seen)} to {seen[-1]} " + ("and on " * 1500 if len(seen) == 1 else "")
 
-    tab = open_tab(script, seconds_a_token=0.003)
+    tab = open_tab(script, seconds_a_token=0.005)
     tab.say("first")
     expect(tab.answer.locator(".content")).to_contain_text("answer 1 to first and on")
     tab.page.locator("#stop").click()
