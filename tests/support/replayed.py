@@ -136,6 +136,7 @@ class ReplayEngine:
         self.produced = 0
         self.opening = 0.0
         self.gave_up_opening = 0
+        self.stubborn = False
         self.closed = False
         self.starts = 0
 
@@ -148,7 +149,8 @@ class ReplayEngine:
                 await asyncio.sleep(self.opening)
             except asyncio.CancelledError:
                 self.gave_up_opening += 1
-                raise
+                if not self.stubborn:
+                    raise
         self.requests.append(request)
         script = self.script(request) if callable(self.script) else self.script
         if isinstance(script, RequestError):

@@ -158,6 +158,23 @@ def test_reasoning_before_a_user_item_is_an_empty_turn() -> None:
     assert [m["role"] for m in responses(input=items).request.messages] == ["user", "assistant", "user"]
 
 
+def test_turns_of_the_assistant_stay_apart() -> None:
+    """Only items in a row are joined, not those with a user or a result between them."""
+    said = [{"role": "assistant", "content": text} for text in "ab"]
+    items = [
+        {"role": "user", "content": "1"},
+        said[0],
+        {"role": "user", "content": "2"},
+        said[1],
+        CALL,
+        OUTPUT,
+        said[0],
+    ]
+    request = responses(input=[*items, {"role": "user", "content": "3"}]).request
+    assert [m["role"][0] for m in request.messages] == list("uauatau")
+    assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ["a", "b", "a"]
+
+
 def test_other_items_of_agents() -> None:
     """Custom calls, shell calls, searches with tools that join the set, items of hosted tools, compaction."""
     items = [

@@ -44,6 +44,7 @@ def test_brackets_in_strings_do_not_count() -> None:
     r"""Neither behind an escaped quotation mark nor behind an escaped backslash before one."""
     for text in ("[" * 1000, '"' + "[" * 1000, "\\" + "[" * 1000, '\\"' + "{" * 1000, '\\\\"\\' + "[" * 1000):
         check_depth(json.dumps({"a": text, "b": [text, {text: 1}]}).encode())
+        check_depth(json.dumps(["ends with \\", text, '"', text]).encode())
 
 
 def test_a_large_body_is_checked_quickly() -> None:

@@ -75,6 +75,17 @@ def test_progress_does_not_put_off_the_sign_of_life(serve: Serve) -> None:
     assert answer.text.count(": keepalive") >= 5
 
 
+def test_the_clock_starts_at_what_was_sent(serve: Serve) -> None:
+    """L050: not at what the engine told meanwhile."""
+    served = serve(ReplayEngine([0.5, Prefill(1, 2), 2.0, *text_answer()]), keepalive=0.6, settle=0.01)
+    with served.client() as http, http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+        pieces = answer.iter_text()
+        assert "assistant" in next(pieces)
+        began = time.monotonic()
+        assert ": keepalive" in next(pieces)
+        assert time.monotonic() - began < 0.95
+
+
 def test_an_agents_stream_begins_at_once(serve: Serve) -> None:
     """L064: the first event comes while the prompt is computed, with the size of the prompt, then pings."""
     served = serve(ReplayEngine([1.0, *text_answer()]), settle=0.05, keepalive=0.2)
@@ -127,6 +138,16 @@ def test_a_client_that_leaves_while_its_prompt_is_rendered(serve: Serve) -> None
     connection.close()
     assert until(lambda: engine.gave_up_opening == 1)
     assert served.app.metrics.dropped.labels("/v1/chat/completions")._value.get() == 1
+
+
+def test_what_was_opened_too_late_is_cancelled(serve: Serve) -> None:
+    """The client leaves while its prompt is rendered, but the engine takes the request all the same."""
+    engine = ReplayEngine(LONG)
+    engine.opening, engine.stubborn = 30.0, True
+    connection = start(serve(engine))
+    time.sleep(0.2)
+    connection.close()
+    assert until(lambda: bool(engine.generations) and engine.generations[0].cancelled)
 
 
 def test_a_client_that_leaves_within_its_request(serve: Serve) -> None:
@@ -254,6 +275,13 @@ def test_an_early_failure_is_told_by_the_status(serve: Serve, path: str) -> None
             answer = served.client().post(path, json={**PATHS[path], "stream": stream})
             assert answer.status_code == 500 and "error" in answer.json(), answer.text
             assert "bug" not in answer.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failure_right_behind_an_event_is_told(serve: Serve, stream: bool) -> None:
+    served = serve(ReplayEngine([started(), Content("a"), RuntimeError("bug")]), settle=0.0)
+    answer = served.client().post("/v1/chat/completions", json={**CHAT, "stream": stream}, timeout=5)
+    assert "its log says more" in answer.text
 
 
 @pytest.mark.parametrize("path", list(PATHS))

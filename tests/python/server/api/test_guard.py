@@ -75,6 +75,13 @@ def test_pages_of_other_origins_are_refused(origin: str) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+def test_two_framings_are_refused_whatever_serves_the_application() -> None:
+    """L049: a length beside chunks; the server in front may have let it through."""
+    headers = {"content-length": "2", "transfer-encoding": "chunked"}
+    answer = client().post("/v1/chat/completions", content=b"{}", headers=headers)
+    assert answer.status_code == 400 and answer.headers["connection"] == "close"
+
+
 def test_a_cross_site_request_without_an_origin_is_refused() -> None:
     headers = {"sec-fetch-site": "cross-site"}
     assert client().get("/v1/models", headers=headers).status_code == 403

@@ -164,19 +164,21 @@ def test_logprobs_come_with_the_text_they_belong_to() -> None:
         Tokens((token("He", "content"),)),
         Tokens((token("llo", "content"),)),
         Content("Hello"),
+        Tokens((token("!", "content"),)),
+        Content("!"),
         Tokens((token("<eos>", "content"),)),
         done(),
     ]
     objects, whole = reply_to("chat", steps, logprobs=True, top_logprobs=2)
     logprobs = whole["choices"][0]["logprobs"]
-    assert [t["token"] for t in logprobs["content"]] == ["He", "llo"]
+    assert [t["token"] for t in logprobs["content"]] == ["He", "llo", "!"]
     assert [t["token"] for t in logprobs["reasoning_content"]] == ["hm"]
     assert logprobs["content"][0]["top_logprobs"][1] == {"token": "\ufffd", "logprob": -9999.0, "bytes": [0xC3]}
     streamed = [c["choices"][0]["logprobs"]["content"] for c in objects if "logprobs" in c["choices"][0]]
-    assert [[t["token"] for t in piece] for piece in streamed] == [[], ["He", "llo"]]
+    assert [[t["token"] for t in piece] for piece in streamed] == [[], ["He", "llo"], ["!"]]
     _, completion = reply_to("completion", steps, logprobs=2)
-    assert completion["choices"][0]["logprobs"]["tokens"] == ["He", "llo"]
-    assert completion["choices"][0]["logprobs"]["text_offset"] == [0, 2]
+    assert completion["choices"][0]["logprobs"]["tokens"] == ["He", "llo", "!"]
+    assert completion["choices"][0]["logprobs"]["text_offset"] == [0, 2, 5]
 
 
 def test_choices_are_told_apart() -> None:

@@ -190,6 +190,24 @@ def test_a_slow_head_is_cut_off(serve: Serve, start: bytes) -> None:
         assert closed and time.monotonic() - began < 2
 
 
+def test_a_slow_second_head_is_cut_off(serve: Serve) -> None:
+    """On a connection that was kept open as well."""
+    served = serve(head_timeout=0.4)
+    with served.raw() as connection:
+        connection.sendall(GET + b"\r\n")
+        assert read_response(connection)[0] == 200
+        connection.sendall(b"GET /he")
+        began = time.monotonic()
+        assert connection.recv(100) == b"" and time.monotonic() - began < 5
+
+
+def test_an_origin_without_a_name_is_foreign(serve: Serve) -> None:
+    """Also when the request names no host, as HTTP/1.0 allows."""
+    with serve().raw() as connection:
+        answer = exchange(connection, b"GET /health HTTP/1.0\r\nOrigin: null\r\n\r\n")
+    assert answer.split()[1] == b"403"
+
+
 def test_a_slow_body_is_cut_off(serve: Serve) -> None:
     """Each piece must come in time, and all of them together."""
     served = serve(body_timeout=0.3, body_total_timeout=0.8)
