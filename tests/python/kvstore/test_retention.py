@@ -193,18 +193,35 @@ def test_where_conversations_part_a_state_stays(open_store: Open) -> None:
     ]  # fmt: skip
 
 
-def test_a_continued_state_is_cheap_once_a_longer_one_exists(open_store: Open) -> None:
-    store = open_store(budget_bytes=int(4.1 * SIZE), retention=Retention(lineage=5, anchor_share=0))
-    session = conversation(1)
-    store.save(session, b"c", reason="continued")
-    store.save(conversation(2), b"x", reason="evict")
-    age(store, b"x", 2)
-    session.tokens += range(50, 250)
-    assert store.save(session, b"cc", reason="continued") is not None
-    store.save(conversation(3, 1), b"y", reason="evict")
-    session.tokens += [1, 2]
-    assert store.save(session, b"ccc", reason="continued") is not None
-    assert b"x" in keys(store, b"x")
+def test_a_continued_state_is_cheap_once_a_longer_one_comes(open_store: Open) -> None:
+    """Of two states the one that the new one continues goes, although it was used later."""
+    for continued in (True, False):
+        store = open_store(budget_bytes=2 * SIZE + 800, retention=Retention(lineage=5, anchor_share=0))
+        store.prune(0)
+        # Two thirds of a state are its end, which the other one has as well.
+        sizes = {"row_bytes": 30, "tail_bytes": 6000}
+        old = PlainSession(range(100), **sizes)
+        store.save(old, b"older", reason="continued")
+        store.save(PlainSession(range(500, 600), **sizes), b"newer", reason="continued")
+        age(store, b"older", 6)
+        age(store, b"newer", 5)
+        tokens = [*(range(500, 600) if continued else range(900, 1000)), 1, 2]
+        assert store.save(PlainSession(tokens, **sizes), b"newer, and more", reason="continued") is not None
+        assert keys(store, b"older", b"newer") == ([b"older"] if continued else [b"newer"])
+        store.close()
+
+
+def test_a_parent_does_not_make_room(open_store: Open) -> None:
+    for named in (True, False):
+        store = open_store(budget_bytes=2 * SIZE + 800, retention=Retention(anchor_share=0))
+        store.prune(0)
+        parent = store.save(conversation(1), b"parent", reason="continued")
+        store.save(conversation(2), b"other", reason="continued")
+        age(store, b"parent", 9)
+        age(store, b"other", 8)
+        store.save(conversation(3), b"new", reason="continued", parent=parent if named else None)
+        assert keys(store, b"parent", b"other", b"new") == [b"parent" if named else b"other", b"new"]
+        store.close()
 
 
 def test_a_limit_of_saving_deletes_nothing_that_is_loaded(store: KVStore) -> None:
@@ -302,7 +319,7 @@ def test_recent_use_protects_half_of_the_budget_only(open_store: Open) -> None:
 
 def test_times_that_are_yet_to_come_protect_nothing(open_store: Open) -> None:
     """A clock that was wrong once."""
-    store = open_store(budget_bytes=2 * SIZE + 500, retention=Retention(anchor_share=0))
+    store = open_store(budget_bytes=2 * SIZE + 500, retention=Retention(anchor_share=0, protect_share=1.0))
     for number in range(2):
         store.save(conversation(number), b"key %d" % number, reason="evict")
     age(store, b"key 0", -1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -86,6 +88,21 @@ def test_sections_that_do_not_belong_together(carried: Path, store: KVStore, tmp
             store.import_state(carried)
     carried.write_bytes(own)  # a file of a store
     with pytest.raises(StoredFileError, match="not an exported state"):
+        store.import_state(carried)
+
+
+def test_rows_of_other_positions(carried: Path, store: KVStore) -> None:
+    """All checksums are right, and the name is; the state asks for other positions."""
+    with contextlib.closing(StoredFile(carried)) as file:
+        parts = {tag: bytes(file.read(tag)) for tag in file.sections}
+        with contextlib.closing(StoredFile(carried, file.sections["R001"])) as rows:
+            inner = {tag: bytes(rows.read(tag)) for tag in rows.sections}
+    facts = json.loads(inner["META"])
+    assert (facts["start"], facts["stop"]) == (20, 23)
+    inner["META"] = json.dumps({**facts, "start": 19}, separators=(",", ":")).encode()
+    parts["R001"] = b"".join(map(bytes, encode(inner.items())))
+    carried.write_bytes(b"".join(map(bytes, encode(parts.items()))))
+    with pytest.raises(StoredFileError, match="not those of the state"):
         store.import_state(carried)
 
 
