@@ -19,7 +19,8 @@ from ds4.chat.protocol import ASSISTANT, EOS
 
 Script = Callable[[str], str]
 
-_SURE = 40.0  # logit of the scripted token; all others have 0, so that even temperature 1 follows the script
+SURE = 40.0
+"""Logit of the scripted token; all others have 0, so that even temperature 1 follows the script."""
 
 
 def turns(*replies: str) -> Script:
@@ -114,7 +115,8 @@ class ScriptedSession:
 
     def logits(self) -> np.ndarray:
         out = np.zeros(self.n_vocab, dtype=np.float32)
-        out[self.model.next_token(self._tokens)] = _SURE
+        token = self.model.next_token(self._tokens)
+        out[token] = self.model.sure(self.model.tokenizer.decode([token]))
         return out
 
     logits_view = logits
@@ -140,6 +142,8 @@ class ScriptedModel:
     ----------
     gate : threading.Event
         Nothing is computed while it is cleared.
+    sure : callable
+        Text of the scripted token -> its logit, `SURE` by default.
     calls : list of (session, number of tokens)
         Every computation, in order.
     prompts : list of str
@@ -152,6 +156,7 @@ class ScriptedModel:
             self.shape = model.shape
             self.fingerprint = model.fingerprint
         self.script = script
+        self.sure: Callable[[str], float] = lambda token: SURE
         self.seconds_a_token = seconds_a_token
         self.gate = threading.Event()
         self.gate.set()

@@ -309,12 +309,13 @@ class Job:
     def _learn(self, slot: Slot, choice: Choice) -> None:
         """Remember the turn as the model wrote it."""
         prepared = self.prepared
-        if choice.stop is not None or choice.finish not in ("stop", "tool_calls"):
-            return
+        if choice.stop is not None:
+            return  # what was drawn is more than what was said
         sampled = key_of_tokens(self._tokenizer, choice.drawn)
-        calls = [(i, name, arguments) for i, name, arguments, _ in choice.calls]
-        if calls:
-            turn = written_turn(sampled, prepared.reasons, "".join(choice.reasoning), "".join(choice.content), calls)
+        if choice.finish == "tool_calls":
+            calls = [(i, name, arguments) for i, name, arguments, _ in choice.calls]
+            texts = "".join(choice.reasoning), "".join(choice.content)
+            turn = written_turn(sampled, prepared.reasons, *texts, calls)
             if turn is not None:
                 self._preparer.tool_memory.put(turn)
                 slot.blocks.update(stored_blocks([turn]))

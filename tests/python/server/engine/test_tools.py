@@ -13,13 +13,14 @@ from ds4.server.contract import (
     Event,
     Reasoning,
     RequestError,
+    Sampling,
     Started,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
 )
 from ds4.server.engine import LocalEngine, Settings
-from support.scripted import ScriptedModel, turns
+from support.scripted import SURE, ScriptedModel, turns
 from support.serving import answers, ask, done, read, text
 
 
@@ -209,6 +210,19 @@ def test_a_bad_value_has_a_defined_result(value: str) -> None:
     (call,) = calls(bad)
     assert json.loads(call.arguments)["n"] in (value, None)
     assert text(good) == "fine"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_structure_is_drawn_greedily_and_text_is_not(seed: int) -> None:
+    """A model that is unsure of everything behind the mark of the block writes sound calls with odd texts."""
+    model = ScriptedModel(turns("</think>" + block(("read", {"path": "aaaa bbbb cccc dddd", "n": ["eeee", 1]}))))
+    # Sure of what opens and closes values: that is drawn as text is.
+    model.sure = lambda token: SURE if any(mark in token for mark in ("<", "DSML", "\n\n", '"')) else 3.0
+    (events,) = answers(model, ask("q", tools=READ, sampling=Sampling(temperature=1.0, seed=seed), max_tokens=400))
+    (call,) = calls(events)
+    value = json.loads(call.arguments)
+    assert call.error is None and call.name == "read" and list(value) == ["path", "n"]
+    assert value["path"] != "aaaa bbbb cccc dddd" and str(value["n"]).endswith("1]")
 
 
 def test_one_call_only() -> None:
