@@ -131,8 +131,18 @@ class SessionState:
         """
         self._open().checkpoint()
 
+    @property
+    def steps_back(self) -> int:
+        """How many positions `rewind` can take back without a checkpoint, at next to no cost.
+
+        The last 8 that were evaluated; fewer after the session began, or its state was restored, loaded or forked.
+        """
+        return self._open().steps_back()
+
     def rewind(self, pos: int) -> int:
-        """Go back to the newest checkpoint at or before `pos`; what follows is bit-identical.
+        """Go back to `pos`, or to the newest checkpoint before it; what follows is bit-identical.
+
+        Positions that are at most `steps_back` behind are reached exactly, without a checkpoint.
 
         Parameters
         ----------
@@ -142,7 +152,7 @@ class SessionState:
         Returns
         -------
         int
-            Where the session stands now: 0, which is empty, when there is no checkpoint.
+            Where the session stands now: 0, which is empty, when there is no checkpoint to go to.
 
         Raises
         ------

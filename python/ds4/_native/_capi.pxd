@@ -209,6 +209,7 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err)
     ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, size_t *n, ds4_error *err)
     ds4_status ds4_session_fork(ds4_session *s, ds4_session **out, ds4_error *err)
+    size_t ds4_session_steps_back(const ds4_session *s)
     ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err)
     ds4_status ds4_session_reset(ds4_session *s, ds4_error *err)
     void ds4_session_cancel(ds4_session *s)

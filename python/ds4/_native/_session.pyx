@@ -61,6 +61,7 @@ from ds4._native._capi cimport (
     ds4_session_snapshot,
     ds4_session_snapshot_bytes,
     ds4_session_state_floats,
+    ds4_session_steps_back,
     ds4_session_sync,
     ds4_session_tail_bytes,
     ds4_session_tokens,
@@ -291,8 +292,12 @@ cdef class Session:
         check(ds4_session_checkpoints(self.session, places.data(), n, &n, &err), &err)
         return [places[i] for i in range(places.size())]
 
+    def steps_back(self) -> int:
+        """Return how many positions can be taken back without a checkpoint."""
+        return ds4_session_steps_back(self.session)
+
     def rewind(self, size_t pos) -> int:
-        """Go back to the newest checkpoint at or before `pos`; return its position."""
+        """Go back to `pos`, or to the newest checkpoint before it; return the position reached."""
         cdef ds4_error err
         cdef ds4_status status
         cdef size_t reached = 0

@@ -144,6 +144,7 @@ ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, si
         return DS4_OK;
     });
 }
+size_t ds4_session_steps_back(const ds4_session *s) { return s ? ds4::steps_back(*s) : 0; }
 ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err) {
     return enter(s, "ds4_session_rewind", err, [&] { return ds4::rewind_session(*s, pos, reached, err); });
 }

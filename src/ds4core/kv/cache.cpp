@@ -7,18 +7,19 @@ namespace ds4 {
 
 namespace {
 
-// Ratio 4 pools the previous group with the current one, so it remembers twice its length.
-uint32_t ring_rows(uint32_t ratio) { return ratio == 4 ? 8 : ratio; }
+uint32_t ring_rows(uint32_t ratio) { return state_entries(ratio) + kSlack; }
 uint64_t state_width(uint32_t ratio, uint64_t dim) { return ratio == 4 ? 2 * dim : dim; }
 
-// A chunk of `chunk` rows and the window - 1 rows before it must be present together.
-uint32_t window_capacity(const ds4_shape &s, uint32_t chunk) { return s.window - 1 + chunk; }
+// A chunk of `chunk` rows and the window - 1 rows before it must be present together, wherever it begins in the slack.
+uint32_t window_capacity(const ds4_shape &s, uint32_t chunk) { return s.window - 1 + kSlack + chunk; }
+// Drafts write rows behind the last position.
+uint32_t mtp_capacity(const ds4_shape &s, uint32_t chunk) { return window_capacity(s, chunk) + kSlack; }
 
 }  // namespace
 
 void plan_cache(const ds4_shape &s, const CacheSizes &z, ds4_memory_plan *out) {
-    const uint64_t window = window_capacity(s, z.chunk) * cache_row_bytes(z.row_type, s.head_dim);
-    out->window_bytes = window * (s.n_layer + (z.with_mtp ? 1 : 0));
+    const uint64_t rows = uint64_t{window_capacity(s, z.chunk)} * s.n_layer + (z.with_mtp ? mtp_capacity(s, z.chunk) : 0);
+    out->window_bytes = rows * cache_row_bytes(z.row_type, s.head_dim);
     out->compressed_bytes = out->indexer_bytes = out->compressor_bytes = 0;
     for (uint32_t i = 0; i < s.n_layer; i++) {
         const uint32_t r = s.compress_ratio[i];
@@ -79,8 +80,8 @@ ds4_status KvCache::create(const ds4_shape &s, const CacheSizes &z, const ds4_ba
         state(l.index, l.ratio, s.index_dim);
     }
     if (z.with_mtp && st == DS4_OK) {
-        mtp.capacity = capacity;
-        st = alloc(capacity * row, &mtp.window, err);
+        mtp.capacity = mtp_capacity(s, z.chunk);
+        st = alloc(mtp.capacity * row, &mtp.window, err);
     }
     return st;
 }
@@ -125,7 +126,7 @@ uint64_t KvCache::most_tail_bytes(const ds4_shape &s, uint32_t row_type, bool wi
         const uint32_t r = s.compress_ratio[i];
         if (!r) continue;
         const uint64_t widths = state_width(r, s.head_dim) + (r == 4 ? state_width(r, s.index_dim) : 0);
-        bytes += 2 * (ring_rows(r) - 1) * widths * 4;  // K and S; the entry that would fill the ring closes the group
+        bytes += 2 * (state_entries(r) - 1) * widths * 4;  // K and S; the entry that would fill the ring closes the group
     }
     return bytes;
 }

@@ -1,6 +1,7 @@
 // The KV cache of a session: window rings, compressed rows and compressor states of every layer, and the MTP block's
-// window. Guarantees: appending a position never moves an older row; the bytes of a state are listed in one place
-// (segments) that all saving and restoring shares.
+// window. Guarantees: appending a position never moves an older row; the rings are kSlack positions longer than one
+// position needs, so that the state of up to kSlack positions ago is still there; the bytes of a state are listed in
+// one place (segments) that all saving and restoring shares.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,9 @@ struct CacheSizes {
     uint32_t n_ctx = 0, chunk = 1, row_type = DS4_ROW_F16;
     bool with_mtp = false;
 };
+
+// Positions that a session can take back because no ring has overwritten what they need.
+constexpr uint32_t kSlack = 8;
 
 // Bytes per kind, before anything is allocated; fills the cache fields of `out`.
 void plan_cache(const ds4_shape &s, const CacheSizes &sizes, ds4_memory_plan *out);
@@ -38,6 +42,9 @@ inline uint64_t first_entry(uint32_t pos, uint32_t ratio) {
     return ratio == 4 && begin ? begin - 4 : begin;
 }
 
+// Entries of a compressor that one position can need: ratio 4 pools the previous group with the current one.
+inline uint32_t state_entries(uint32_t ratio) { return ratio == 4 ? 8 : ratio; }
+
 class KvCache {
 public:
     KvCache() = default;
@@ -51,8 +58,8 @@ public:
     std::vector<LayerCache> layers;
     LayerCache mtp;
 
-    // A chunk of several tokens overwrites compressor entries that its first token still needs. save_states before it
-    // and restore_states make a stopped chunk undone; one token at a time overwrites nothing of value.
+    // A chunk of more than kSlack tokens overwrites compressor entries that its first token still needs. save_states
+    // before it and restore_states make a stopped chunk undone.
     void save_states(ds4_queue *q);
     void restore_states(ds4_queue *q);
 

@@ -2,6 +2,7 @@
 #include "session/checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 
 #include "base/error.h"
@@ -132,18 +133,49 @@ ds4_status checkpoint_session(ds4_session &s, ds4_error *err) {
     return keep_checkpoint(s, Checkpoint::by_hand, err);
 }
 
+namespace {
+
+// To a position whose state is still in the cache: only its logits are computed.
+ds4_status step_back(ds4_session &s, uint32_t pos, ds4_error *err) {
+    const ds4_model &m = *s.model;
+    s.graph->head(m.head, m.output_norm, s.past.streams(pos - 1), 1);
+    m.ops->download(s.queue, s.next_logits.data(), s.scratch.logits, s.next_logits.size() * 4);
+    const ds4_status st = m.ops->queue_wait(s.queue, err);
+    if (st != DS4_OK) return st;
+    for (size_t i = 0; i < s.next_logits.size(); i++)
+        if (!std::isfinite(s.next_logits[i]))
+            return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
+                        i, pos - 1);
+    s.logits.swap(s.next_logits);
+    m.ops->margins_reset(s.queue);
+    s.margins = m.ops->margins(s.queue);
+    return DS4_OK;
+}
+
+}  // namespace
+
+size_t steps_back(const ds4_session &s) {
+    const uint64_t first = s.past.first(), pos = s.tokens.size();
+    return pos > first ? pos - first : 0;
+}
+
 ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error *err) {
     const size_t held = s.tokens.size();
     if (pos > held)
         return fail(err, DS4_E_ARGUMENT, "cannot rewind to position %zu: the session holds %zu", pos, held);
     size_t to = pos;
     if (pos < held) {
-        const Checkpoint *c = s.checkpoints.newest(static_cast<uint32_t>(pos));
-        to = c ? c->pos : 0;
-        if (c) {
+        if (pos && held - pos <= steps_back(s)) {
+            const ds4_status st = step_back(s, static_cast<uint32_t>(pos), err);
+            if (st != DS4_OK) return st;
+        } else if (const Checkpoint *c = s.checkpoints.newest(static_cast<uint32_t>(pos))) {
+            to = c->pos;
             const std::shared_ptr<const uint8_t[]> tail = c->tail;
             const ds4_status st = put_tail(s, c->pos, tail.get(), err);
             if (st != DS4_OK) return st;
+        } else {
+            to = 0;
+            s.past.begin(0);
         }
         s.tokens.resize(to);
         s.checkpoints.cut(static_cast<uint32_t>(to));

@@ -45,7 +45,7 @@ template <class Visitor> uint64_t each_array(const ds4_session &s, uint32_t pos,
             const uint64_t n = pos / l.ratio;
             fn.rows(rows, out.take(n * dim), n, dim);
             for (ds4_ref place : {state.k, state.s})
-                fn.entries(place, out.take(uint64_t{state.ring} * state.width), state, l.ratio);
+                fn.entries(place, out.take(uint64_t{state_entries(l.ratio)} * state.width), state, l.ratio);
         };
         groups(l.compressed, l.attn, d);
         if (l.ratio == 4) groups(l.index_rows, l.index, c.index_dim);
@@ -82,7 +82,7 @@ struct Read {
     }
     void entries(ds4_ref place, uint64_t at, const CompressorState &state, uint32_t ratio) {
         const bool scores = place.buffer == state.s.buffer && place.offset == state.s.offset;
-        std::fill_n(out + at, uint64_t{state.ring} * state.width, scores ? kNoScore : 0.0f);
+        std::fill_n(out + at, uint64_t{state_entries(ratio)} * state.width, scores ? kNoScore : 0.0f);
         each_entry(pos, ratio, state.ring, [&](uint64_t slot, uint64_t to) {
             s.model->ops->download(s.queue, out + at + to * state.width, advance(place, slot * state.width * 4),
                                    uint64_t{state.width} * 4);
@@ -177,6 +177,7 @@ ds4_status load_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, co
     s.tokens.reserve(n_tokens);
     reset_session(s);
     s.tokens.assign(tokens, tokens + n_tokens);
+    s.past.begin(n_tokens);
     std::copy_n(in, s.logits.size(), s.logits.begin());
     each_array(s, pos, Write{s, in, pos, row_type_of(s), std::move(row)});
     s.turn_end = n_tokens;

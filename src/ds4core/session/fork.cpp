@@ -33,8 +33,8 @@ ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err) {
     made->cache.segments(pos, [&](const Segment &part) { places.push_back(part.place); });
     size_t i = 0;
     s.cache.segments(pos, [&](const Segment &part) { ops->copy(s.queue, places[i++], part.place, part.bytes); });
-    const uint64_t streams = stream_bytes(s.model->shape);
-    if (s.mtp_streams) ops->copy(s.queue, ref(made->mtp_streams), ref(s.mtp_streams), streams);
+    made->past.begin(pos);
+    if (pos) ops->copy(s.queue, made->past.streams(pos - 1), s.past.streams(pos - 1), stream_bytes(s.model->shape));
     st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
     *out = made;

@@ -79,7 +79,8 @@ ds4_status fill_session(ds4_session &s, size_t n, uint64_t seed, ds4_error *err)
     s.tokens.swap(tokens);
     std::fill(s.logits.begin(), s.logits.end(), 0.0f);
     s.cache.segments(static_cast<uint32_t>(n), [&](const Segment &part) { fill(part.place, part.bytes); });
-    if (s.mtp_streams) fill(ref(s.mtp_streams), stream_bytes(s.model->shape));
+    s.past.begin(n);
+    if (s.mtp_streams) fill(s.past.streams(n - 1), stream_bytes(s.model->shape));
     ops->margins_reset(s.queue);
     s.margins = ops->margins(s.queue);
     const ds4_status st = ops->queue_wait(s.queue, err);

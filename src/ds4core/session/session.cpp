@@ -44,13 +44,14 @@ void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
     s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
 }
 
-// Give the MTP block the pairs (streams of p, token p + 1) that this chunk completes. The streams of the last
-// position move to their place only when all went well.
+// Give the MTP block the pairs (streams of p, token p + 1) that this chunk completes. Afterwards rows 1.. of
+// mtp_streams hold the chunk's streams.
 ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t pos0, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
     const uint64_t row = stream_bytes(s.model->shape);
     ops->copy(s.queue, ref(s.mtp_streams, row), s.scratch.streams, n * row);
     const uint32_t skip = pos0 == 0;  // the first token of all completes no pair
+    if (!skip) ops->copy(s.queue, ref(s.mtp_streams), s.past.streams(pos0 - 1), row);
     if (n > skip) {
         if (s.profile) s.profile->block(s.model->shape.n_layer);
         ops->upload(s.queue, s.scratch.tokens, tokens + skip, (n - skip) * 4);
@@ -61,9 +62,7 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
             s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
         if (s.profile) s.profile->outside();
     }
-    ds4_status st = ops->queue_wait(s.queue, err);
-    if (st == DS4_OK) ops->copy(s.queue, ref(s.mtp_streams), ref(s.mtp_streams, n * row), row);
-    return st;
+    return ops->queue_wait(s.queue, err);
 }
 
 // Logits of the chunk's rows: all of them to `out`, or only the last; that one also to `last`. False when stopped.
@@ -83,22 +82,26 @@ bool read_logits(ds4_session &s, uint32_t n, float *out, float *last, uint64_t d
     return true;
 }
 
-// A chunk that ends in any other way than commit() is undone, by an exception too.
+// A chunk that ends in any other way than commit() is undone, by an exception too. A short one overwrites nothing that
+// its first position needs, only what earlier ones do.
 class Undo {
 public:
-    Undo(ds4_session &s, bool several) : s_(s), several_(several) {
-        if (several_) s_.cache.save_states(s_.queue);
+    Undo(ds4_session &s, uint32_t n) : s_(s), long_(n > kSlack) {
+        if (long_)
+            s_.cache.save_states(s_.queue);
+        else
+            s_.past.reach(s_.tokens.size() + n);
     }
     ~Undo() {
         if (done_) return;
         s_.model->ops->queue_wait(s_.queue, nullptr);  // a failure that nobody asked for yet ends here
-        if (several_) s_.cache.restore_states(s_.queue);
+        if (long_) s_.cache.restore_states(s_.queue);
     }
     void commit() { done_ = true; }
 
 private:
     ds4_session &s_;
-    bool several_, done_ = false;
+    bool long_, done_ = false;
 };
 
 // One chunk. On anything but DS4_OK the session is as before it.
@@ -108,7 +111,7 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *
     const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size()), n_layer = s.model->shape.n_layer;
     s.tokens.reserve(pos0 + n);  // nothing may throw between the last check and the commit
     const MeasuredChunk measured(s.profile.get(), n);
-    Undo undo(s, n > 1);
+    Undo undo(s, n);
     ops->upload(s.queue, s.scratch.tokens, tokens, uint64_t{n} * 4);
     bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
         if (s.tap) show_streams(s, layer, pos0, n);
@@ -125,6 +128,9 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *
             return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
                         i, pos0 + n - 1);
     if (s.mtp_streams) st = feed_mtp(s, tokens, n, pos0, err);
+    if (st != DS4_OK) return st;
+    s.past.keep(s.queue, pos0, s.mtp_streams ? ref(s.mtp_streams, stream_bytes(s.model->shape)) : s.scratch.streams, n);
+    st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
     s.logits.swap(s.next_logits);
     s.tokens.insert(s.tokens.end(), tokens, tokens + n);
@@ -179,7 +185,7 @@ ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_er
     if (st != DS4_OK) return st;
     const ds4_model &m = *s.model;
     m.ops->upload(s.queue, s.scratch.tokens, &next_token, 4);
-    s.graph->mtp_input(ref(s.mtp_streams), 1);
+    s.graph->mtp_input(s.past.streams(s.tokens.size() - 1), 1);
     // Writes the window row of the last position, which the real next token will write again.
     s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp);
     s.graph->head(m.mtp->head, m.mtp->norm, s.scratch.streams, 1);
@@ -189,6 +195,7 @@ ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_er
 
 void reset_session(ds4_session &s) {
     s.tokens.clear();
+    s.past.begin(0);
     s.checkpoints.cut(0);
     s.turn_end = 0;
 }
@@ -220,6 +227,7 @@ void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_p
     const bool mtp = o.with_mtp != 0;
     plan_cache(s, {o.n_ctx, o.chunk, row_type, mtp}, out);
     out->scratch_bytes = Scratch::bytes(s, o.chunk) + cpu_backend()->work_bytes(&s, o.n_ctx, o.chunk, o.n_threads);
+    out->scratch_bytes += Past::bytes(stream_bytes(s));
     if (mtp) out->scratch_bytes += (uint64_t{o.chunk} + 1) * stream_bytes(s);
     const uint64_t tail = KvCache::most_tail_bytes(s, row_type, mtp) + uint64_t{s.n_vocab} * 4 + (mtp ? stream_bytes(s) : 0);
     const uint64_t most = Checkpoints::kByHand + Checkpoints::kTurns +
@@ -246,6 +254,7 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
     if (st == DS4_OK) st = s->scratch.create(*m, o.chunk, err);
     if (st == DS4_OK)
         st = s->cache.create(m->shape, {o.n_ctx, o.chunk, row_type, o.with_mtp != 0}, m->ops, m->device, err);
+    if (st == DS4_OK) st = s->past.create(m->ops, m->device, stream_bytes(m->shape), err);
     if (st == DS4_OK && o.with_mtp)
         st = m->ops->buffer_alloc(m->device, (uint64_t{o.chunk} + 1) * stream_bytes(m->shape), &s->mtp_streams, err);
     if (st != DS4_OK) return st;

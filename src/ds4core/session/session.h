@@ -12,6 +12,7 @@
 #include "model/graph.h"
 #include "session/checkpoints.h"
 #include "session/importance.h"
+#include "session/past.h"
 
 namespace ds4 {
 // Who is inside a session. One atomic, so that a cancel meets the running call or nothing.
@@ -32,7 +33,8 @@ struct ds4_session {
     std::unique_ptr<ds4::Graph> graph;
     std::unique_ptr<ds4::Importance> importance;  // while statistics are gathered
     std::unique_ptr<ds4::Profile> profile;        // while times are taken
-    // with_mtp: streams of the last position (row 0) and of the running chunk (rows 1..), float32 [n_hc * n_embd].
+    ds4::Past past;
+    // with_mtp: work space for the streams of the last position (row 0) and of the running chunk (rows 1..).
     ds4_buffer *mtp_streams = nullptr;
 
     std::vector<int32_t> tokens;
@@ -64,6 +66,8 @@ void reset_session(ds4_session &s);
 
 ds4_status keep_checkpoint(ds4_session &s, Checkpoint::Why why, ds4_error *err);
 ds4_status checkpoint_session(ds4_session &s, ds4_error *err);
+// How many positions can be taken back without a checkpoint.
+size_t steps_back(const ds4_session &s);
 ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error *err);
 
 ds4_status start_importance(ds4_session &s, ds4_error *err);

@@ -65,7 +65,7 @@ ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_b
             ops->download(s.queue, p, part.place, part.bytes);
             p += part.bytes;
         });
-        if (mtp_bytes(s)) ops->download(s.queue, p, ref(s.mtp_streams), mtp_bytes(s));
+        if (mtp_bytes(s)) ops->download(s.queue, p, s.past.streams(n - 1), mtp_bytes(s));
     }
     ds4_status st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
@@ -130,7 +130,8 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
             ops->upload(s.queue, part.place, p, part.bytes);
             p += part.bytes;
         });
-        if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));
+        s.past.begin(h.n_tokens);
+        if (mtp_bytes(s)) ops->upload(s.queue, s.past.streams(h.n_tokens - 1), p, mtp_bytes(s));
     }
     s.turn_end = h.n_tokens;
     ops->margins_reset(s.queue);

@@ -22,7 +22,7 @@ ds4_status take_tail(ds4_session &s, uint8_t *out, ds4_error *err) {
         ops->download(s.queue, out, part.place, part.bytes);
         out += part.bytes;
     });
-    if (s.mtp_streams) ops->download(s.queue, out, ref(s.mtp_streams), stream_bytes(s.model->shape));
+    if (s.mtp_streams) ops->download(s.queue, out, s.past.streams(s.tokens.size() - 1), stream_bytes(s.model->shape));
     return ops->queue_wait(s.queue, err);
 }
 
@@ -35,7 +35,8 @@ ds4_status put_tail(ds4_session &s, uint32_t pos, const uint8_t *tail, ds4_error
         ops->upload(s.queue, part.place, tail, part.bytes);
         tail += part.bytes;
     });
-    if (s.mtp_streams) ops->upload(s.queue, ref(s.mtp_streams), tail, stream_bytes(s.model->shape));
+    s.past.begin(pos);
+    if (s.mtp_streams) ops->upload(s.queue, s.past.streams(pos - 1), tail, stream_bytes(s.model->shape));
     ops->margins_reset(s.queue);
     s.margins = ops->margins(s.queue);
     const ds4_status st = ops->queue_wait(s.queue, err);

@@ -84,9 +84,14 @@ DS4_API ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err);
 /* Positions of the checkpoints, ascending: at most cap of them are written to `out` (which may be NULL when cap is 0),
  * *n receives their number. */
 DS4_API ds4_status ds4_session_checkpoints(ds4_session *s, uint32_t *out, size_t cap, size_t *n, ds4_error *err);
-/* Go back to the newest checkpoint at or before pos; *reached (may be NULL) receives its position, 0 when there is
- * none. At the present position nothing happens. DS4_E_ARGUMENT  pos is behind it: the session is unchanged. */
+/* Go back to pos when it is at most ds4_session_steps_back before the present position, else to the newest checkpoint
+ * at or before it; *reached (may be NULL) receives the position, 0 when there is no checkpoint. At the present position
+ * nothing happens. DS4_E_ARGUMENT  pos is behind it: the session is unchanged. */
 DS4_API ds4_status ds4_session_rewind(ds4_session *s, size_t pos, size_t *reached, ds4_error *err);
+
+/* How many positions can be taken back without a checkpoint, computing the logits only: the last 8 that were evaluated,
+ * since the session began or its state was put in place from elsewhere. */
+DS4_API size_t ds4_session_steps_back(const ds4_session *s);
 
 /* An independent session with the same options, state and checkpoints; it gathers no statistics, takes no times and has
  * no pulse and no tap. What both do from then on has the same bits as without the other. Errors as
