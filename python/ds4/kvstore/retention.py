@@ -70,9 +70,10 @@ def _recent(entry: Entry, now: float, policy: Retention) -> bool:
     return entry.last_used > entry.created and 0 <= now - entry.last_used < policy.protect
 
 
-def freed(catalogue: Catalogue, entry: Entry) -> int:
-    """Return the bytes that deleting a state frees."""
-    alone = (r for r in entry.rows if r.name in catalogue.rows and len(catalogue.users[r.name]) == 1)
+def freed(catalogue: Catalogue, entry: Entry, keep: Collection[str] = ()) -> int:
+    """Return the bytes that deleting a state frees; rows in `keep` stay."""
+    needed = (r for r in entry.rows if r.name in catalogue.rows and r.name not in keep)
+    alone = [r for r in needed if len(catalogue.users[r.name]) == 1]
     return entry.n_bytes + sum(catalogue.rows[r.name].n_bytes for r in alone)
 
 
@@ -152,7 +153,7 @@ def victims(
         worst = min(
             candidates,
             key=lambda e: (
-                score(e, freed(catalogue, e), now=now, superseded=e.name in superseded, policy=policy),
+                score(e, freed(catalogue, e, keep), now=now, superseded=e.name in superseded, policy=policy),
                 e.last_used,
                 e.name,
             ),

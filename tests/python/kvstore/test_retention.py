@@ -194,14 +194,12 @@ def test_where_conversations_part_a_state_stays(open_store: Open) -> None:
 
 
 def test_a_continued_state_is_cheap_once_a_longer_one_comes(open_store: Open) -> None:
-    """Of two states the one that the new one continues goes, although it was used later."""
+    """Of two states the one that the new one continues goes, although it is worth more."""
     for continued in (True, False):
-        store = open_store(budget_bytes=2 * SIZE + 800, retention=Retention(lineage=5, anchor_share=0))
+        store = open_store(budget_bytes=2 * SIZE + 3000, retention=Retention(lineage=5, anchor_share=0))
         store.prune(0)
-        # Two thirds of a state are its end, which the other one has as well.
         sizes = {"row_bytes": 30, "tail_bytes": 6000}
-        old = PlainSession(range(100), **sizes)
-        store.save(old, b"older", reason="continued")
+        store.save(PlainSession(range(100), row_bytes=30, tail_bytes=7000), b"older", reason="continued")
         store.save(PlainSession(range(500, 600), **sizes), b"newer", reason="continued")
         age(store, b"older", 6)
         age(store, b"newer", 5)
