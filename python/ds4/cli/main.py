@@ -32,6 +32,11 @@ def bench() -> int:
     return main(["bench", *sys.argv[1:]])
 
 
+def evaluate() -> int:
+    """Run ``ds4 eval`` under its own name and return its exit code."""
+    return main(["eval", *sys.argv[1:]])
+
+
 def server() -> int:
     """Run ``ds4 server`` under its own name and return its exit code."""
     return main(["server", *sys.argv[1:]])

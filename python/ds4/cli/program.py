@@ -12,7 +12,7 @@ import click
 
 import ds4
 
-from . import bench, chat, convert, imatrix, inspect, kv, quantize, score, server, splice, tokens
+from . import bench, chat, convert, eval, imatrix, inspect, kv, quantize, score, server, splice, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -72,6 +72,7 @@ def program() -> None:
 program.add_command(bench.command)
 program.add_command(chat.command)
 program.add_command(convert.command)
+program.add_command(eval.command)
 program.add_command(imatrix.command)
 program.add_command(inspect.command)
 program.add_command(kv.command)
