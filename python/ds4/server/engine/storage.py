@@ -120,17 +120,33 @@ class Storage:
         n = len(slot.tokens)
         if n < self.policy.min_tokens or slot.saved == n:
             return
+        if reason in ("evict", "shutdown"):
+            self._save_question(slot, reason)
         key = key_of_tokens(self._tokenizer, slot.tokens)
         blocks = slot.blocks
         if reason in ("cold", "continued"):  # in the middle of a conversation: what comes later does not belong there
-            text_of_key = key.replace(b"\xff", b"")
-            blocks = {name: text for name, text in blocks.items() if text.encode() in text_of_key}
+            blocks = _blocks_of(key, blocks)
         staged = self._store.stage(slot.session, key, reason=reason, tool_blocks=blocks)
         slot.saved = n
+        self._write(staged, reason, wait=wait)
+
+    def _save_question(self, slot: Slot, reason: Reason) -> None:
+        """Save the state before an answer as well, where the session can still go: the next prompt may begin there.
+
+        It does when the history is rendered without reasoning, and when the same question is asked again.
+        """
+        at = slot.turn - 1
+        if not self.policy.min_tokens <= at < len(slot.tokens) or at not in slot.session.checkpoints:
+            return
+        key = key_of_tokens(self._tokenizer, slot.tokens[:at])
+        blocks = _blocks_of(key, slot.blocks)
+        staged = self._store.stage(slot.session, key, reason=reason, at=at, tool_blocks=blocks)
+        self._write(staged, reason, wait=True)  # so that the whole state, staged next, shares its rows
+
+    def _write(self, staged: Staged | None, reason: Reason, *, wait: bool) -> None:
         if staged is None:
             self._statistics.count("store_total", "not_saved")
-            return
-        if wait:
+        elif wait:
             self._commit(staged, reason)
         else:
             self._writer.submit(self._commit, staged, reason)
@@ -146,6 +162,12 @@ class Storage:
     def close(self) -> None:
         """Wait for what is being written."""
         self._writer.shutdown(wait=True)
+
+
+def _blocks_of(key: bytes, blocks: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts that a key has in it."""
+    text_of_key = key.replace(b"\xff", b"")
+    return {name: text for name, text in blocks.items() if text.encode() in text_of_key}
 
 
 def graft(tokenizer: Tokenizer, tokens: array[int], stored: Sequence[int], n_bytes: int) -> array[int] | None:

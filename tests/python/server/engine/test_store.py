@@ -70,6 +70,24 @@ def test_a_restart_goes_on(model: ds4.Model, tmp_path: Path) -> None:
     assert same(model, request, second)
 
 
+def test_hidden_reasoning_is_no_miss_after_a_restart(model: ds4.Model, tmp_path: Path) -> None:
+    """L071: the history comes back without it, so the state before the answer is stored as well. L070 on the way."""
+    history: list[dict[str, str]] = [SYSTEM]
+    before = 0
+    for turn in range(3):
+        history.append({"role": "user", "content": f"Question {turn}. " + "Think well about it. " * 20})
+        request = ask(messages=tuple(history), mode="thinking", max_tokens=40)
+        (events,), _ = served(model, tmp_path, request)
+        if turn:
+            assert started(events).cached_tokens == before - 1
+            assert same(model, request, events)
+        before = started(events).prompt_tokens
+        (again,), _ = served(model, tmp_path, request)
+        assert started(again).cached_tokens == before - 1
+        assert text(again) == text(events)
+        history.append({"role": "assistant", "content": text(events)})
+
+
 def test_another_question_finds_the_anchor(model: ds4.Model, tmp_path: Path) -> None:
     """The system text of a first conversation is there for the next one."""
     served(model, tmp_path, question())
