@@ -354,6 +354,7 @@ class Job:
         events, self._last = self._last, []
         if events:
             self._emit(events)
+            self._emit = _nobody  # what listens holds the job: without this nobody would be freed before the collector
 
     def _done(
         self, index: int, choice: Choice | None, reason: contract.FinishReason, error: str | None
@@ -396,6 +397,10 @@ class Job:
                 "calls": choice.calls,
             }
         return out
+
+
+def _nobody(events: list[contract.Event]) -> None:
+    """Take events that nobody waits for."""
 
 
 def _checkpoint(slot: Slot) -> None:
