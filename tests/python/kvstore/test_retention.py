@@ -211,9 +211,10 @@ def test_a_continued_state_is_cheap_once_a_longer_one_comes(open_store: Open) ->
 
 def test_a_parent_does_not_make_room(open_store: Open) -> None:
     for named in (True, False):
-        store = open_store(budget_bytes=2 * SIZE + 800, retention=Retention(anchor_share=0))
+        store = open_store(budget_bytes=2 * SIZE + 2000, retention=Retention(anchor_share=0))
         store.prune(0)
-        parent = store.save(conversation(1), b"parent", reason="continued")
+        heavier = PlainSession(range(100), row_bytes=80, tail_bytes=2000)
+        parent = store.save(heavier, b"parent", reason="continued")
         store.save(conversation(2), b"other", reason="continued")
         age(store, b"parent", 9)
         age(store, b"other", 8)
