@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .model import MemoryPlan, Model, Shape
     from .sampling import Sampler, log_softmax
     from .session import Session, Step, TokenLogprob
+    from .speculation import Draft, DraftStatistics
     from .stops import StopStrings
     from .tokenizer import Tokenizer
 
@@ -60,6 +61,7 @@ _HOMES = {
     "model": ("MemoryPlan", "Model", "Shape"),
     "sampling": ("Sampler", "log_softmax"),
     "session": ("Session", "Step", "TokenLogprob"),
+    "speculation": ("Draft", "DraftStatistics"),
     "stops": ("StopStrings",),
     "tokenizer": ("Tokenizer",),
 }
@@ -73,6 +75,8 @@ __all__ = [
     "DS4Error",
     "DeviceError",
     "DeviceMemoryError",
+    "Draft",
+    "DraftStatistics",
     "GGUFFile",
     "GGUFTensor",
     "InternalError",

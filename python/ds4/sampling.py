@@ -156,6 +156,11 @@ class Sampler:
         )
         return token, logprob
 
+    @property
+    def state(self) -> int:
+        """State of the generator that the next draw uses."""
+        return self._state
+
     def reset(self) -> None:
         """Go back to the seed."""
         self._state = self._seed

@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._native import _session
+from .costs import CostModel
 from .errors import Cancelled, StateError
 from .importance import Importance
 from .profile import Profile
 from .sampling import Sampler, log_softmax
 from .session_state import SessionState
+from .speculation import Draft, DraftStatistics, Speculator
 from .stops import StopStrings
 from .token_ids import Tokens, as_ids
 
@@ -92,6 +94,8 @@ class Session(SessionState):
         self._stop = False
         self._importance: Importance | None = None
         self._profile: Profile | None = None
+        self._costs = CostModel()
+        self._draft_statistics = DraftStatistics()
 
     # The timeline
 
@@ -264,6 +268,85 @@ class Session(SessionState):
         native.mtp_into(token, out)
         return out
 
+    # Speculation
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether `draft` works: the session was made with `mtp=True`."""
+        return self.mtp
+
+    def draft(self, token: int, depth: int, *, margin: float = 0.0, sampler: Sampler | None = None) -> list[int]:
+        """Guess what follows `token`, with the MTP block fed with its own output. The session does not move.
+
+        Parameters
+        ----------
+        token : int
+            The token that follows the last position.
+        depth : int
+            How many guesses at most, 1..7.
+        margin : float
+            End where the best logit is less than this above the second best; 0: never.
+        sampler : Sampler, optional
+            What will draw the next tokens: guesses are drawn as it would draw. It does not change. The best tokens are
+            guessed when not given.
+
+        Raises
+        ------
+        StateError
+            The session was made without `mtp=True`, or is empty.
+        ValueError, Cancelled, SessionBusyError, ClosedError
+            As in `eval`.
+        """
+        native = self._open()
+        next_token = int(self._ids(token)[0])
+        depth = operator.index(depth)
+        if not 1 <= depth <= 7:
+            raise ValueError(f"depth must be in 1..7, not {depth}")
+        if not 0.0 <= margin < float("inf"):
+            raise ValueError(f"margin must be 0 or more and finite, not {margin}")
+        if sampler is None:
+            return native.draft(next_token, depth, margin, 0.0, 0, 1.0, 0.0, 0)
+        s = sampler
+        return native.draft(next_token, depth, margin, s.temperature, s.top_k, s.top_p, s.min_p, s.state)
+
+    def eval_ahead(self, token: int, guesses: Tokens, *, progress: Progress | None = None) -> None:
+        """Append a token, and compute guesses at what follows it ahead.
+
+        The guesses are no part of the session: its tokens, position, logits and state are those after `token`. When the
+        next call of `eval` brings the token that was guessed, its logits are there without computing, and so on; any
+        other token gives the guesses up. Results are the same bits either way.
+
+        Parameters
+        ----------
+        token : int
+        guesses : Tokens
+            At most 7 ids. Those that do not fit the context or the chunk are left out; and all of them while a tap,
+            statistics or times are in use, which are to see the timeline only.
+        progress : callable, optional
+            As in `eval`.
+
+        Raises
+        ------
+        ContextFullError, ValueError, Cancelled, SessionBusyError, ClosedError, StateError
+            As in `eval`.
+        """
+        native = self._open()
+        ids = self._ids(token)
+        if len(guesses):
+            ids = np.concatenate([ids, self._ids(guesses)])
+        self._changes += 1
+        native.eval_ahead(ids, progress)
+
+    @property
+    def ahead(self) -> int:
+        """How many guesses of `eval_ahead` are ready."""
+        return self._open().ahead()
+
+    @property
+    def draft_statistics(self) -> DraftStatistics:
+        """What speculation did in the last generation with `draft`."""
+        return self._draft_statistics
+
     # Generation
 
     def generate(
@@ -273,6 +356,7 @@ class Session(SessionState):
         sampler: Sampler | None = None,
         stop_tokens: Collection[int] | None = None,
         stop: str | Iterable[str] = (),
+        draft: Draft | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Step]:
         """Draw tokens one after the other, starting from the logits of the last position.
@@ -291,6 +375,9 @@ class Session(SessionState):
             that off.
         stop : str or iterable of str
             Strings that end the generation; neither they nor what follows is part of the text.
+        draft : Draft, optional
+            Speculate, to be faster: see `ds4.speculation`. Needs a session made with `mtp=True`. What is yielded is the
+            same, token by token, as without; `draft_statistics` tells what was won.
         progress : callable, optional
             As in `eval`, for each token.
 
@@ -302,7 +389,8 @@ class Session(SessionState):
         Raises
         ------
         StateError
-            Nothing was evaluated yet, or the session was changed during the generation.
+            Nothing was evaluated yet, the session was changed during the generation, or `draft` is given and the
+            session was made without `mtp=True`.
         Cancelled
             `cancel` was called, also between two tokens.
         ValueError, SessionBusyError, ClosedError
@@ -317,13 +405,21 @@ class Session(SessionState):
             raise TypeError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         if native.pos() == 0:
             raise StateError("nothing was evaluated yet, so there is nothing to generate from")
+        speculator = None
+        if draft is not None:
+            if not isinstance(draft, Draft):
+                raise TypeError(f"draft must be a Draft, not {type(draft).__name__}")
+            if not self.can_draft:
+                raise StateError("drafts need a session made with mtp=True")
+            speculator = Speculator(self, draft, costs=self._costs)
+            self._draft_statistics = speculator.statistics
         tokenizer = self._tokenizer()
         ends = frozenset([tokenizer.eos_id] if stop_tokens is None else map(operator.index, stop_tokens))
         for token in ends:
             if not 0 <= token < self._n_vocab:
                 raise ValueError(f"stop token {token} is not in 0..{self._n_vocab - 1}")
         self._stop = False
-        return self._steps(tokenizer, max_tokens, sampler or Sampler(), ends, StopStrings(stop), progress)
+        return self._steps(tokenizer, max_tokens, sampler or Sampler(), ends, StopStrings(stop), speculator, progress)
 
     def _steps(
         self,
@@ -332,6 +428,7 @@ class Session(SessionState):
         sampler: Sampler,
         ends: frozenset[int],
         stops: StopStrings,
+        speculator: Speculator | None,
         progress: Progress | None,
     ) -> Iterator[Step]:
         decoder = tokenizer.stream_decoder()
@@ -355,13 +452,18 @@ class Session(SessionState):
                 if pos == self.n_ctx:
                     finish = "context"
                 else:
-                    self.eval(token, progress=progress)
+                    if speculator is None or n == max_tokens:
+                        self.eval(token, progress=progress)
+                    else:
+                        speculator.eval(token, sampler=sampler, progress=progress)
                     changes = self._changes
                 if stops.matched is not None:
                     finish = "stop"
                 elif finish is None and n == max_tokens:
                     finish = "length"
             if finish is not None:
+                if speculator is not None:
+                    speculator.settle()
                 text += stops.feed(decoder.flush())
                 text += stops.flush()
                 if stops.matched is not None:

@@ -201,6 +201,8 @@ cdef extern from "ds4/ds4.h" nogil:
     ds4_status ds4_session_eval(ds4_session *s, const int32_t *tokens, size_t n, float *logits, ds4_error *err)
     ds4_status ds4_session_logits(ds4_session *s, const float **out, ds4_error *err)
     ds4_status ds4_session_mtp(ds4_session *s, int32_t next_token, float *logits, ds4_error *err)
+    ds4_status ds4_session_eval_ahead(ds4_session *s, const int32_t *tokens, size_t n, ds4_error *err)
+    size_t ds4_session_ahead(const ds4_session *s)
     size_t ds4_session_pos(const ds4_session *s)
     const int32_t *ds4_session_tokens(const ds4_session *s)
     uint32_t ds4_session_n_ctx(const ds4_session *s)
@@ -262,6 +264,14 @@ cdef extern from "ds4/ds4.h" nogil:
         float top_p
         float min_p
 
+    ctypedef struct ds4_drafting:
+        uint32_t most
+        float margin
+        ds4_sampling sampling
+        uint64_t rng
+
+    ds4_status ds4_session_draft(ds4_session *s, int32_t next_token, const ds4_drafting *how, int32_t *tokens,
+                                 size_t *n, ds4_error *err)
     ds4_status ds4_sample(const float *logits, size_t n, const ds4_sampling *p, uint64_t *rng, int32_t *token,
                           float *logprob, ds4_error *err)
 

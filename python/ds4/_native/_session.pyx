@@ -25,12 +25,16 @@ from ds4._native._capi cimport (
     ds4_error,
     ds4_part_name,
     ds4_sample,
+    ds4_drafting,
     ds4_sampling,
+    ds4_session_ahead,
     ds4_session_bytes,
     ds4_session_checkpoint,
     ds4_session_checkpoints,
     ds4_session_create,
+    ds4_session_draft,
     ds4_session_eval,
+    ds4_session_eval_ahead,
     ds4_session_export_rows,
     ds4_session_export_tail,
     ds4_session_fill,
@@ -197,6 +201,44 @@ cdef class Session:
         with nogil:
             status = ds4_session_eval(self.session, ids, n, out, &err)
         self.leave(status, &err)
+
+    def eval_ahead(self, const int32_t[::1] tokens not None, progress=None) -> None:
+        """Append the first of `tokens`, and compute the others ahead."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef size_t n = <size_t>tokens.shape[0]
+        cdef const int32_t *ids = &tokens[0] if n else NULL
+        self.enter(progress)
+        with nogil:
+            status = ds4_session_eval_ahead(self.session, ids, n, &err)
+        self.leave(status, &err)
+
+    def ahead(self) -> int:
+        """Return how many tokens are ready."""
+        return ds4_session_ahead(self.session)
+
+    def draft(self, int32_t next_token, uint32_t most, float margin, float temperature, uint32_t top_k, float top_p,
+              float min_p, uint64_t state) -> list:
+        """Return at most `most` guesses of the MTP block at what follows `next_token`."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef ds4_drafting how
+        cdef size_t i, n = 0
+        cdef int32_t tokens[64]
+        if most > 64:
+            raise ValueError(f"{most} drafts are too many")
+        how.most = most
+        how.margin = margin
+        how.sampling.temperature = temperature
+        how.sampling.top_k = top_k
+        how.sampling.top_p = top_p
+        how.sampling.min_p = min_p
+        how.rng = state
+        self.enter(None)
+        with nogil:
+            status = ds4_session_draft(self.session, next_token, &how, tokens, &n, &err)
+        self.leave(status, &err)
+        return [tokens[i] for i in range(n)]
 
     def logits_into(self, float[::1] out not None) -> None:
         """Copy the logits of the last position into `out`, which holds n_vocab values."""

@@ -112,6 +112,20 @@ ds4_status ds4_session_mtp(ds4_session *s, int32_t next_token, float *logits, ds
     });
 }
 
+ds4_status ds4_session_eval_ahead(ds4_session *s, const int32_t *tokens, size_t n, ds4_error *err) {
+    return enter(s, "ds4_session_eval_ahead", err, [&] { return ds4::eval_ahead(*s, tokens, n, err); });
+}
+
+size_t ds4_session_ahead(const ds4_session *s) { return s ? s->ahead.ready() : 0; }
+
+ds4_status ds4_session_draft(ds4_session *s, int32_t next_token, const ds4_drafting *how, int32_t *tokens, size_t *n,
+                             ds4_error *err) {
+    return enter(s, "ds4_session_draft", err, [&] {
+        if (!how || !tokens || !n) return fail(err, DS4_E_ARGUMENT, "ds4_session_draft: how, tokens or n is NULL");
+        return ds4::draft_session(*s, next_token, *how, tokens, n, err);
+    });
+}
+
 ds4_status ds4_session_reset(ds4_session *s, ds4_error *err) {
     return enter(s, "ds4_session_reset", err, [&] {
         ds4::reset_session(*s);

@@ -177,6 +177,7 @@ ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error
             to = 0;
             s.past.begin(0);
         }
+        s.ahead.drop();
         s.tokens.resize(to);
         s.checkpoints.cut(static_cast<uint32_t>(to));
         s.turn_end = 0;

@@ -104,9 +104,14 @@ private:
     bool long_, done_ = false;
 };
 
-// One chunk. On anything but DS4_OK the session is as before it.
-ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *logits, uint64_t done, uint64_t total,
-                      ds4_error *err) {
+bool all_finite(const float *x, size_t n) {
+    return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
+}
+
+// One chunk, of which the first `n_taken` tokens become part of the timeline; the others, which need `logits`, are
+// computed ahead. On anything but DS4_OK the session is as before it.
+ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t n_taken, float *logits, uint64_t done,
+                      uint64_t total, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
     const uint32_t pos0 = static_cast<uint32_t>(s.tokens.size()), n_layer = s.model->shape.n_layer;
     s.tokens.reserve(pos0 + n);  // nothing may throw between the last check and the commit
@@ -120,43 +125,93 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, float *
     whole = whole && read_logits(s, n, logits, s.next_logits.data(), done + n, total);
     ds4_status st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
+    const size_t vocab = s.next_logits.size();
+    if (whole && n_taken < n) std::copy_n(logits + (n_taken - 1) * vocab, vocab, s.next_logits.begin());
     if (!whole)
         return fail(err, DS4_E_CANCELLED, "stopped after %llu of %llu tokens; the session stands at position %u",
                     static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), pos0);
     for (size_t i = 0; i < s.next_logits.size(); i++)
         if (!std::isfinite(s.next_logits[i]))
             return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
-                        i, pos0 + n - 1);
+                        i, pos0 + n_taken - 1);
+    uint32_t ready = n_taken;
+    while (ready < n && all_finite(logits + ready * vocab, vocab)) ready++;
+    s.ahead.tokens.reserve(n);
     if (s.mtp_streams) st = feed_mtp(s, tokens, n, pos0, err);
     if (st != DS4_OK) return st;
     s.past.keep(s.queue, pos0, s.mtp_streams ? ref(s.mtp_streams, stream_bytes(s.model->shape)) : s.scratch.streams, n);
     st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
     s.logits.swap(s.next_logits);
-    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
+    s.tokens.insert(s.tokens.end(), tokens, tokens + n_taken);
+    s.ahead.tokens.assign(tokens + n_taken, tokens + ready);
     undo.commit();
     if (s.profile) s.profile->count(n);
     return DS4_OK;
+}
+
+// Whether somebody looks at the computation, who is to see the timeline only.
+bool observed(const ds4_session &s) { return s.tap || s.profile || s.importance; }
+
+// The next token was computed ahead.
+void take_ahead(ds4_session &s, int32_t token, float *logits) {
+    const size_t vocab = s.logits.size();
+    s.tokens.push_back(token);
+    s.ahead.next++;
+    std::copy_n(s.ahead.logits.data() + s.ahead.next * vocab, vocab, s.logits.begin());
+    if (logits) std::copy_n(s.logits.data(), vocab, logits);
+}
+
+ds4_status check_room(const ds4_session &s, size_t n, ds4_error *err) {
+    if (n <= s.options.n_ctx - s.tokens.size()) return DS4_OK;
+    return fail(err, DS4_E_CONTEXT, "%zu token(s) after position %zu do not fit a context of %u", n, s.tokens.size(),
+                s.options.n_ctx);
 }
 
 }  // namespace
 
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err) {
     ds4_status st = check_tokens(s, tokens, n, err);
+    if (st == DS4_OK) st = check_room(s, n, err);
     if (st != DS4_OK) return st;
-    if (n > s.options.n_ctx - s.tokens.size())
-        return fail(err, DS4_E_CONTEXT, "%zu token(s) after position %zu do not fit a context of %u", n, s.tokens.size(),
-                    s.options.n_ctx);
     if (s.turn_end && s.turn_end == s.tokens.size()) st = keep_checkpoint(s, Checkpoint::turn, err);
     s.model->ops->margins_reset(s.queue);
     for (size_t i = 0; i < n && st == DS4_OK;) {
         const uint32_t pos = static_cast<uint32_t>(s.tokens.size());
         const uint32_t end = pos + static_cast<uint32_t>(std::min<size_t>(n - i, s.options.chunk));
-        const uint32_t k = s.checkpoints.chunk_end(pos, end) - pos;
-        st = eval_chunk(s, tokens + i, k, logits ? logits + i * s.model->shape.n_vocab : nullptr, i, n, err);
+        uint32_t k = s.checkpoints.chunk_end(pos, end) - pos;
+        float *rows = logits ? logits + i * s.model->shape.n_vocab : nullptr;
+        if (s.ahead.holds(tokens[i]) && !observed(s)) {
+            take_ahead(s, tokens[i], rows);
+            k = 1;
+        } else {
+            s.ahead.drop();
+            st = eval_chunk(s, tokens + i, k, k, rows, i, n, err);
+        }
         if (st == DS4_OK && s.checkpoints.due(pos + k)) st = keep_checkpoint(s, Checkpoint::automatic, err);
         i += k;
     }
+    s.margins = s.model->ops->margins(s.queue);
+    return st;
+}
+
+ds4_status eval_ahead(ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err) {
+    ds4_status st = check_tokens(s, tokens, n, err);
+    if (st == DS4_OK) st = check_room(s, 1, err);
+    if (st != DS4_OK) return st;
+    if (n > 1 + kMostAhead)
+        return fail(err, DS4_E_ARGUMENT, "%zu tokens ahead, at most %u", n - 1, kMostAhead);
+    const size_t fit = std::min<size_t>({n, s.options.chunk, s.options.n_ctx - s.tokens.size()});
+    if (fit == 1 || observed(s) || s.ahead.holds(tokens[0]))
+        return eval_session(s, tokens, 1, nullptr, err);
+    s.ahead.drop();
+    s.ahead.logits.resize(Ahead::bytes(s.logits.size()) / 4);
+    s.tokens.reserve(s.tokens.size() + fit);
+    if (s.turn_end && s.turn_end == s.tokens.size()) st = keep_checkpoint(s, Checkpoint::turn, err);
+    s.model->ops->margins_reset(s.queue);
+    if (st == DS4_OK) st = eval_chunk(s, tokens, static_cast<uint32_t>(fit), 1, s.ahead.logits.data(), 0, 1, err);
+    if (st == DS4_OK && s.checkpoints.due(static_cast<uint32_t>(s.tokens.size())))
+        st = keep_checkpoint(s, Checkpoint::automatic, err);
     s.margins = s.model->ops->margins(s.queue);
     return st;
 }
@@ -177,11 +232,7 @@ ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t 
 }
 
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err) {
-    if (!s.mtp_streams)
-        return fail(err, DS4_E_STATE, s.model->mtp ? "the session was created without with_mtp"
-                                                   : "the model has no MTP block");
-    if (s.tokens.empty()) return fail(err, DS4_E_STATE, "the session holds no position yet");
-    ds4_status st = check_tokens(s, &next_token, 1, err);
+    const ds4_status st = check_mtp(s, next_token, err);
     if (st != DS4_OK) return st;
     const ds4_model &m = *s.model;
     m.ops->upload(s.queue, s.scratch.tokens, &next_token, 4);
@@ -195,6 +246,7 @@ ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_er
 
 void reset_session(ds4_session &s) {
     s.tokens.clear();
+    s.ahead.drop();
     s.past.begin(0);
     s.checkpoints.cut(0);
     s.turn_end = 0;
@@ -227,7 +279,7 @@ void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_p
     const bool mtp = o.with_mtp != 0;
     plan_cache(s, {o.n_ctx, o.chunk, row_type, mtp}, out);
     out->scratch_bytes = Scratch::bytes(s, o.chunk) + cpu_backend()->work_bytes(&s, o.n_ctx, o.chunk, o.n_threads);
-    out->scratch_bytes += Past::bytes(stream_bytes(s));
+    out->scratch_bytes += Past::bytes(stream_bytes(s)) + Ahead::bytes(s.n_vocab);
     if (mtp) out->scratch_bytes += (uint64_t{o.chunk} + 1) * stream_bytes(s);
     const uint64_t tail = KvCache::most_tail_bytes(s, row_type, mtp) + uint64_t{s.n_vocab} * 4 + (mtp ? stream_bytes(s) : 0);
     const uint64_t most = Checkpoints::kByHand + Checkpoints::kTurns +

@@ -10,6 +10,7 @@
 #include "ds4/session.h"
 #include "kv/cache.h"
 #include "model/graph.h"
+#include "session/ahead.h"
 #include "session/checkpoints.h"
 #include "session/importance.h"
 #include "session/past.h"
@@ -40,6 +41,7 @@ struct ds4_session {
     std::vector<int32_t> tokens;
     std::vector<float> logits;  // [n_vocab] of the last position; valid when tokens is not empty
     std::vector<float> next_logits;  // of the chunk that runs, until it is known to be good
+    ds4::Ahead ahead;  // whatever changes the state in another way than going on drops it
     ds4::Checkpoints checkpoints;
     size_t turn_end = 0;  // where the last sync ended: worth a checkpoint when the session goes on from there
 
@@ -61,6 +63,11 @@ ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err);
 ds4_status check_tokens(const ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err);
 ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t *n_kept, ds4_error *err);
 ds4_status eval_session(ds4_session &s, const int32_t *tokens, size_t n, float *logits, ds4_error *err);
+// Append tokens[0] and compute the others ahead.
+ds4_status eval_ahead(ds4_session &s, const int32_t *tokens, size_t n, ds4_error *err);
+ds4_status check_mtp(const ds4_session &s, int32_t next_token, ds4_error *err);
+ds4_status draft_session(ds4_session &s, int32_t next_token, const ds4_drafting &how, int32_t *tokens, size_t *n,
+                         ds4_error *err);
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err);
 void reset_session(ds4_session &s);
 

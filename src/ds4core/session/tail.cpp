@@ -28,6 +28,7 @@ ds4_status take_tail(ds4_session &s, uint8_t *out, ds4_error *err) {
 
 ds4_status put_tail(ds4_session &s, uint32_t pos, const uint8_t *tail, ds4_error *err) {
     const ds4_backend_ops *ops = s.model->ops;
+    s.ahead.drop();
     memcpy(s.logits.data(), tail, s.logits.size() * 4);
     tail += s.logits.size() * 4;
     s.cache.segments(pos, [&](const Segment &part) {

@@ -69,6 +69,14 @@ DS4_API ds4_status ds4_session_logits(ds4_session *s, const float **out, ds4_err
  * position. Does not move the session. DS4_E_STATE without with_mtp or on an empty session. */
 DS4_API ds4_status ds4_session_mtp(ds4_session *s, int32_t next_token, float *logits, ds4_error *err);
 
+/* Speculation: tokens that the caller expects are computed ahead, together with the next one. They are no part of the
+ * session until they are evaluated, which then costs nothing; nothing else about the session changes.
+ * eval_ahead: append tokens[0] as ds4_session_eval does, and compute tokens[1..n-1] ahead, n <= 8. Those that do not fit
+ * the context or the chunk are left out, and all while a tap, statistics or times are in use. ahead: how many tokens
+ * are ready. */
+DS4_API ds4_status ds4_session_eval_ahead(ds4_session *s, const int32_t *tokens, size_t n, ds4_error *err);
+DS4_API size_t ds4_session_ahead(const ds4_session *s);
+
 DS4_API size_t ds4_session_pos(const ds4_session *s);            /* number of positions held */
 DS4_API const int32_t *ds4_session_tokens(const ds4_session *s); /* that many ids */
 DS4_API uint32_t ds4_session_n_ctx(const ds4_session *s);
@@ -228,6 +236,20 @@ typedef struct ds4_sampling {
     float top_p;        /* (0, 1] */
     float min_p;        /* [0, 1], relative to the best token */
 } ds4_sampling;
+
+/* How to draft. sampling and rng: how the next tokens will be drawn, so that guesses fall as the draws will. */
+typedef struct ds4_drafting {
+    uint32_t most;  /* drafts, 1 .. 7 */
+    float margin;   /* end where the best logit is less than this above the second best; 0: never */
+    ds4_sampling sampling;
+    uint64_t rng;   /* state of the generator that the next draw will use; it stays as it is */
+} ds4_drafting;
+
+/* Let the MTP block guess the tokens after `next_token`, which follows the last position: each from its own output at
+ * the one before. The session does not move. tokens: room for how->most ids, *n receives how many there are, perhaps 0.
+ * DS4_E_STATE  without with_mtp or on an empty session; DS4_E_ARGUMENT  something is out of range; DS4_E_CANCELLED. */
+DS4_API ds4_status ds4_session_draft(ds4_session *s, int32_t next_token, const ds4_drafting *how, int32_t *tokens,
+                                     size_t *n, ds4_error *err);
 
 /* Draw one token. rng: state of an xorshift64* generator (0 is replaced by a fixed constant), advanced by one draw
  * unless greedy. *logprob (may be NULL): log-softmax of the raw logits at the token.
