@@ -110,12 +110,16 @@ def read_trace(path: Path) -> Trace:
     ValueError
         It is no record, or is damaged; the text names the place. A last record that is cut off is no error.
     """
-    reader = _Reader(path.read_bytes(), str(path))
-    if reader.next_line() != _TITLE:
+    data = path.read_bytes()
+    if not data.startswith(_TITLE + b"\n"):
         raise ValueError(f"{path}: this is no trace of ds4 eval; its first line is not {_TITLE.decode()!r}")
-    head = reader.facts()
+    reader = _Reader(data, str(path))
+    reader.next_line()
     outcomes: dict[int, Outcome] = {}
-    truncated = False
+    try:
+        head, truncated = reader.facts(), False
+    except _CutOffError:
+        return Trace({}, [], True)
     while not reader.at_end:
         try:
             outcome = reader.outcome(head.get("suite", path.stem))
