@@ -160,7 +160,7 @@ def read_suite(path: Path) -> Suite:
         raise ValueError(f"{path}: more than {_MAX_FILE >> 20} MiB, which is no suite")
     cases: list[Case] = []
     lines: dict[str, int] = {}
-    name, description = path.stem, ""
+    name, description = _file_name(path), ""
     for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
         if not raw.strip():
             continue
@@ -180,6 +180,12 @@ def read_suite(path: Path) -> Suite:
     if not cases:
         raise ValueError(f"{path}: there is no case in this file")
     return Suite(name, description, tuple(cases))
+
+
+def _file_name(path: Path) -> str:
+    """Return the name of a file as that of a suite: without spaces and what cannot be printed."""
+    name = "".join(c if c.isprintable() and not c.isspace() else "-" for c in path.stem[:100])
+    return name.encode("utf-8", "replace").decode("utf-8") or "suite"
 
 
 def parse_case(text: str, suite: str, where: str) -> Case:
