@@ -170,6 +170,8 @@ class LiveView:
             shown.n_generated = n_generated
             style = "class:reasoning" if reasoning else ""
             if text:
+                if not reasoning and shown.pieces and shown.pieces[-1][0]:
+                    shown.pieces.append(("", "\n\n"))
                 shown.pieces.append((style, text))
                 shown.size += len(text)
                 while shown.size > _MAX_SHOWN:
@@ -239,7 +241,7 @@ class LiveView:
             if shown.state in ("passed", "failed"):
                 head += f"  given {shown.given or '-'}, correct {task.case.expected}"
         if not pieces:
-            pieces = [("class:reasoning", task.question)]
+            pieces = [("class:reasoning", _last_message(task))]
         lines = wrapped(pieces, width, max(rows - 3, 1))
         out: StyleAndTextTuples = [(f"class:{shown.state}", _padded(head, width).rstrip() + "\n\n")]
         for line in lines:
@@ -334,6 +336,11 @@ def wrapped(pieces: Sequence[tuple[str, str]], width: int, rows: int) -> list[St
             used += columns
         lines[-1].append((style, run))
     return lines[-rows:]
+
+
+def _last_message(task: Task) -> str:
+    """Return what a case asks, for the eye."""
+    return str(task.case.messages[-1].get("content") or "") if task.case.messages else task.question
 
 
 def _padded(text: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import fcntl
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.screen import Screen
 
 from .conftest import program
 
@@ -253,13 +255,16 @@ class Terminal:
             os.execve(command[0], command, {**environment, "TERM": term})
         self.pid = pid
         self.seen = ""
+        self.screen = Screen(columns, rows)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def read_until(self, text: str, seconds: float = 60) -> None:
+    def read_until(self, *texts: str, seconds: float = 60) -> None:
+        """Read until all of these are on the screen."""
         end = time.monotonic() + seconds
-        while text not in self.seen:
+        while not all(text in self.screen.text for text in texts):
             left = end - time.monotonic()
             alive = left > 0 and self._read(left)
-            assert alive or text in self.seen, f"{text!r} did not come; seen: {self.seen[-2000:]!r}"
+            assert alive, f"{texts} did not come; on the screen:\n{self.screen.text}"
 
     def _read(self, seconds: float) -> bool:
         ready, _, _ = select.select([self.fd], [], [], seconds)
@@ -270,13 +275,16 @@ class Terminal:
         except OSError as error:
             assert error.errno == errno.EIO
             return False
-        self.seen += data.decode("utf-8", "replace")
+        text = self._utf8.decode(data)
+        self.seen += text
+        self.screen.feed(text)
         return bool(data)
 
     def send(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(columns, rows)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def end(self, seconds: float = 60) -> int:
@@ -309,30 +317,53 @@ def terminal(environment: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
 
 
 def test_live_view(terminal: Callable[..., Terminal], suite: Path) -> None:
-    screen = terminal("--suite", suite, "--pause-ms", 800)
+    screen = terminal("--suite", suite, "--pause-ms", 1000)
+    screen.read_until("my-suite/a  passed  given 79, correct 79", "34+45", "34 + 45 = 79", "q stop")
+    lines = screen.screen.lines
+    assert lines[0].startswith("+ a  ") and lines[0][30] == "│" and lines[1].startswith("  b")
+    assert [line[31:] for line in lines[2:4]] == ["34+45", "4+5+0=09"]  # the reasoning
+    assert "1/3  passed 1  failed 0" in lines[-1]
     assert screen.end() == 1
-    assert "\x1b[?1049h" in screen.seen and "\x1b[?1049l" in screen.seen  # the other screen, and back
-    live, _, report = screen.seen.rpartition("\x1b[?1049l")
-    assert "q stop" in live and "│" in live
-    assert "34+45" in live  # the reasoning streams
+    assert "\x1b[?1049h" in screen.seen
+    report = screen.seen.rpartition("\x1b[?1049l")[2]  # back on the usual screen
     assert "passed 2 of 3" in report and "my-suite/c" in report
 
 
 def test_keys_of_the_live_view(terminal: Callable[..., Terminal], suite: Path) -> None:
     screen = terminal("--suite", suite, "--pause-ms", 60_000)
     screen.read_until("given 79")  # the first case is done and stays on show
-    screen.send("\x1b[B\x1b[B\r")  # down to the third, and run it
-    screen.read_until("given 70")
+    screen.send("\x1b[B\x1b[B")
+    screen.read_until("my-suite/c  pending", "What is 50 + 20?")  # what it will be asked
+    screen.send("\r")  # run it
+    screen.read_until("my-suite/c  failed  given 70, correct 71")
     screen.send("p")
     screen.read_until("PAUSED")
-    screen.send("\x1b[A")  # up: the question of a case that is still waiting
-    screen.read_until("12 + 7")
+    screen.send("\x1b[A")
+    screen.read_until("my-suite/b  pending", "12 + 7")
+    screen.send("p")
     screen.send("q")
     assert screen.end() == 1
     report = screen.seen.rpartition("\x1b[?1049l")[2]
     assert "passed 1 of 3" in report
     rows = re.findall(r"(passed|failed|skipped|stopped)  .*my-suite/(\w)", report)
     assert rows == [("passed", "a"), ("skipped", "b"), ("failed", "c")]
+
+
+def test_pausing_holds_a_running_case(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({**SUMS[0], "question": "Explain in detail how to install ds4."}) + "\n")
+    screen = terminal("--suite", path, "-n", 5000, "--pause-ms", 60_000)
+    screen.read_until("q stop")
+    screen.send("p")
+    screen.read_until("PAUSED")
+    before = screen.screen.text
+    time.sleep(1.2)
+    screen._read(0.1)
+    assert screen.screen.text == before  # the clock stands, too
+    screen.send("p")
+    screen.read_until("failed  given")
+    screen.send("q")
+    assert screen.end() == 1
 
 
 def test_ctrl_c_in_the_live_view_stops_and_reports(terminal: Callable[..., Terminal], suite: Path) -> None:
