@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .sampling import Sampler, log_softmax
     from .session import Session, Step, TokenLogprob
     from .speculation import Draft, DraftStatistics
+    from .steering import Steering, SteeringDirections
     from .stops import StopStrings
     from .tokenizer import Tokenizer
 
@@ -62,6 +63,7 @@ _HOMES = {
     "sampling": ("Sampler", "log_softmax"),
     "session": ("Session", "Step", "TokenLogprob"),
     "speculation": ("Draft", "DraftStatistics"),
+    "steering": ("Steering", "SteeringDirections"),
     "stops": ("StopStrings",),
     "tokenizer": ("Tokenizer",),
 }
@@ -90,6 +92,8 @@ __all__ = [
     "Shape",
     "SnapshotError",
     "StateError",
+    "Steering",
+    "SteeringDirections",
     "Step",
     "StopStrings",
     "TokenLogprob",

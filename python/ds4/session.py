@@ -104,7 +104,8 @@ class Session(SessionState):
 
         The session keeps the longest prefix that it can: all it holds, when that is a prefix of `tokens` (nothing is
         computed if they are equal); else it goes back to the newest checkpoint in the common part, or starts again
-        without one. Results are those of a new session, bit for bit.
+        without one. Results are those of a new session, bit for bit; after `set_steering` in mid-conversation, of one
+        whose steering changed at the same position.
 
         Parameters
         ----------
@@ -482,21 +483,33 @@ class Session(SessionState):
 
     # Looking inside
 
-    def set_tap(self, tap: Tap | None) -> None:
+    def set_tap(self, tap: Tap | None, *, stages: Collection[str] = ("streams",)) -> None:
         """Have a function called with intermediate values of every later call; None ends it.
 
         Parameters
         ----------
         tap : callable or None
             Called with (stage, layer, pos, values): `values` is a float32 array of its own, shape (n_rows, width),
-            whose rows belong to positions pos, pos + 1, ... Stage "streams" gives the residual streams before each
-            layer (width n_hc * n_embd); layer n_layer is the input of the head. What the function raises ends the
-            call at the next occasion, and is passed on.
+            whose rows belong to positions pos, pos + 1, ... What the function raises ends the call at the next
+            occasion, and is passed on.
+        stages : collection of str
+            The values wanted, of every layer: "streams", the residual streams before it (width n_hc * n_embd; layer
+            n_layer is the input of the head); "attn_in" and "ffn_in", what is gathered from them, "attn_norm" and
+            "ffn_norm", the same after the norm, "attn_out" and "ffn_out", what comes out before steering (n_embd);
+            "q" (n_head * head_dim) and "kv" (head_dim), rotated; "router", the scores of the experts (n_expert).
+
+        Raises
+        ------
+        ValueError
+            There is no such stage.
         """
         native = self._open()
         if tap is None:
             native.set_tap(None)
             return
+        known = _session.stage_names()
+        if isinstance(stages, str) or not set(stages) <= set(known):
+            raise ValueError(f"stages are {', '.join(known)}; not {stages!r}")
         if not callable(tap):
             raise TypeError(f"tap must be callable, not {type(tap).__name__}")
 
@@ -504,7 +517,7 @@ class Session(SessionState):
             values = np.frombuffer(bytearray(data), dtype=np.float32).reshape(n_rows, width)
             tap(stage, layer, pos, values)
 
-        native.set_tap(pass_on)
+        native.set_tap(pass_on, sum(1 << known.index(stage) for stage in set(stages)))
 
     def collect_importance(self) -> Importance:
         """Gather importance statistics of the routed experts, from now to the end of a with block.

@@ -15,6 +15,7 @@ import numpy as np
 from ._native import _session
 from .errors import ClosedError, StateError
 from .state_arrays import State, join_arrays, split_values
+from .steering import Steering, as_steering, native_list
 from .token_ids import Tokens, as_ids
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class SessionState:
         self._tokenizer = tokenizer
         self._options = native.options()
         self._n_vocab = native.n_vocab
+        self._steering: tuple[Steering, ...] = ()
         self._pid = os.getpid()
         # Counts changes of the timeline, so that a generation notices when somebody else moved the session.
         self._changes = 0
@@ -178,7 +180,64 @@ class SessionState:
             There is not enough memory.
         """
         native = self._open()
-        return type(self)(self._model, native.fork(), self._tokenizer)
+        other = type(self)(self._model, native.fork(), self._tokenizer)
+        other._steering = self._steering
+        return other
+
+    # Steering
+
+    @property
+    def steering(self) -> tuple[Steering, ...]:
+        """What the session steers with from now on; empty without steering."""
+        return self._steering
+
+    def set_steering(self, steering: Steering | Iterable[Steering] | None) -> None:
+        """Steer what is computed from now on, or do so no more.
+
+        What the session holds stays as it was computed, and `sync` keeps it: call `reset` first for results that are
+        all of one steering. The session knows how its positions were steered (`steered_prefix`), and so does a stored
+        state: it goes back only into a session whose present steering is that of all its positions, or which has the
+        same history up to there.
+
+        Parameters
+        ----------
+        steering : Steering, iterable of Steering, or None
+            At most 8. They are subtracted in their order, and all products see the output as it came from the layer.
+            None, nothing, and scales of 0 are the same, bit for bit.
+
+        Raises
+        ------
+        ValueError
+            The directions have another shape than the model, or there are too many. The steering is as before.
+        """
+        native = self._open()
+        wanted = as_steering(steering)
+        shape = self._model.shape
+        for one in wanted:
+            d = one.directions
+            if (d.n_layer, d.n_embd) != (shape.n_layer, shape.n_embd):
+                there, here = f"{d.n_layer} layers of {d.n_embd}", f"{shape.n_layer} of {shape.n_embd}"
+                raise ValueError(f"the directions have {there}, the model has {here}")
+        native.set_steering(native_list(wanted))
+        self._steering = wanted
+
+    @property
+    def steered_prefix(self) -> int:
+        """Positions, from the first on, that were computed with the present steering; all of them until it changes."""
+        return self._open().steering()[1]
+
+    @property
+    def steering_key(self) -> bytes:
+        """What tells states of different steering apart: empty without steering.
+
+        Sessions of one model with equal keys have the same steering in all their positions and from now on, or the same
+        mixture of them.
+        """
+        native = self._open()
+        present, kept, held = native.steering()
+        if kept == native.pos():
+            return present.to_bytes(8, "little") if present else b""
+        return held.to_bytes(8, "little") + present.to_bytes(8, "little")
 
     # Snapshots
 

@@ -39,7 +39,7 @@ const Operation kOperations[] = {
     OPERATION(embed),     OPERATION(rms_norm), OPERATION(matmul),     OPERATION(hc_pre), OPERATION(hc_post),
     OPERATION(hc_head),   OPERATION(rope),     OPERATION(round_rows), OPERATION(store_rows), OPERATION(compress),
     OPERATION(indexer),   OPERATION(attention), OPERATION(router),    OPERATION(experts), OPERATION(swiglu),
-    OPERATION(add_rows),
+    OPERATION(add_rows),  OPERATION(steer),
 };
 
 // A queue with its buffers.

@@ -77,6 +77,12 @@ void add_rows(py::module_ &m) {
         need(isa)->add(out.mutable_data(), x.data(), count(x));
         return out;
     });
+    m.def("subtract", [](const std::string &isa, const Floats &y, const Floats &x, float factor) {
+        if (count(x) != count(y)) throw py::value_error("sizes");
+        Floats out = copy_of(y);
+        need(isa)->subtract(out.mutable_data(), x.data(), factor, count(x));
+        return out;
+    });
     m.def("to_f16", [](const std::string &isa, const Floats &x) {
         py::array_t<uint16_t> out(x.size());
         need(isa)->to_f16(x.data(), out.mutable_data(), count(x));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _MASK = (1 << 64) - 1
 
-SNAPSHOT_HEADER, PART_HEADER = 64, 88
+SNAPSHOT_HEADER, PART_HEADER = 72, 88
 """Bytes before the body of a snapshot, and of rows or a tail. Both end with: bytes of the body, its hash, the hash of
 the header before it."""
 

@@ -220,7 +220,19 @@ cdef extern from "ds4/ds4.h" nogil:
     ctypedef void (*ds4_tap)(void *ud, const char *stage, uint32_t layer, uint32_t pos, uint32_t n_rows,
                              uint32_t width, const float *values) noexcept
 
-    void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud)
+    enum:
+        DS4_N_STAGES
+    ds4_status ds4_session_tap_stages(ds4_session *s, uint32_t stages, ds4_tap tap, void *ud, ds4_error *err)
+    const char *ds4_stage_name(uint32_t stage)
+    ctypedef struct ds4_steering:
+        uint32_t struct_size
+        uint32_t n_layer
+        uint32_t n_embd
+        const float *values
+        float ffn
+        float attn
+    ds4_status ds4_session_set_steering(ds4_session *s, const ds4_steering *directions, size_t n, ds4_error *err)
+    ds4_status ds4_session_steering(ds4_session *s, uint64_t *present, size_t *n_kept, uint64_t *held, ds4_error *err)
     void ds4_session_margins(const ds4_session *s, float *indexer, float *router)
     ds4_status ds4_session_importance_start(ds4_session *s, ds4_error *err)
     ds4_status ds4_session_importance_stop(ds4_session *s, ds4_error *err)

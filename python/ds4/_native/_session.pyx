@@ -18,6 +18,7 @@ from ds4._native._capi cimport (
     DS4_ACT_FLOAT,
     DS4_ACT_QUANTIZED,
     DS4_N_PARTS,
+    DS4_N_STAGES,
     DS4_NUMA_INTERLEAVE,
     DS4_NUMA_NONE,
     ds4_default_threads,
@@ -61,15 +62,19 @@ from ds4._native._capi cimport (
     ds4_session_rewind,
     ds4_session_rows_bytes,
     ds4_session_set_pulse,
-    ds4_session_set_tap,
+    ds4_session_set_steering,
     ds4_session_snapshot,
     ds4_session_snapshot_bytes,
     ds4_session_state_floats,
+    ds4_session_steering,
     ds4_session_steps_back,
     ds4_session_sync,
     ds4_session_tail_bytes,
+    ds4_session_tap_stages,
     ds4_session_tokens,
     ds4_shape,
+    ds4_stage_name,
+    ds4_steering,
     ds4_model_get_shape,
     ds4_status,
 )
@@ -377,14 +382,46 @@ cdef class Session:
             status = ds4_session_reset(self.session, &err)
         self.leave(status, &err)
 
-    def set_tap(self, tap) -> None:
-        """Call `tap(stage, layer, pos, n_rows, width, bytes)` for intermediate values; None ends it."""
+    def set_tap(self, tap, uint32_t stages=1) -> None:
+        """Call `tap(stage, layer, pos, n_rows, width, bytes)` for the values of stages (bits); None ends it."""
+        cdef ds4_error err
         self.idle()
         self.tap = tap
         if tap is None:
-            ds4_session_set_tap(self.session, NULL, NULL)
+            check(ds4_session_tap_stages(self.session, 0, NULL, NULL, &err), &err)
         else:
-            ds4_session_set_tap(self.session, _tap_trampoline, <void *>self)
+            check(ds4_session_tap_stages(self.session, stages, _tap_trampoline, <void *>self, &err), &err)
+
+    def set_steering(self, list directions not None) -> None:
+        """Steer by `(values [n_layer, n_embd], ffn scale, attn scale)` from now on; an empty list ends it."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef vector[ds4_steering] all
+        cdef ds4_steering one
+        cdef const float[:, ::1] values
+        cdef list held = []
+        one.struct_size = sizeof(ds4_steering)
+        for values, ffn, attn in directions:
+            held.append(values)
+            one.n_layer = <uint32_t>values.shape[0]
+            one.n_embd = <uint32_t>values.shape[1]
+            one.values = &values[0, 0] if values.shape[0] and values.shape[1] else NULL
+            one.ffn = ffn
+            one.attn = attn
+            all.push_back(one)
+        self.enter(None)
+        with nogil:
+            status = ds4_session_set_steering(self.session, all.data(), all.size(), &err)
+        self.leave(status, &err)
+
+    def steering(self) -> tuple:
+        """Return the digest of the steering, the positions from 0 on computed with it, the digest of all positions."""
+        cdef ds4_error err
+        cdef uint64_t present = 0, held = 0
+        cdef size_t n_kept = 0
+        self.idle()
+        check(ds4_session_steering(self.session, &present, &n_kept, &held, &err), &err)
+        return present, n_kept, held
 
     def importance_start(self) -> None:
         """Gather importance statistics from now on, beginning at zero."""
@@ -609,6 +646,11 @@ cdef class LogitsView:
         buffer.strides = self.strides
         buffer.suboffsets = NULL
         buffer.internal = NULL
+
+
+def stage_names() -> list:
+    """Return the names of the stages that a tap can see, in the order of their bits."""
+    return [ds4_stage_name(i).decode() for i in range(DS4_N_STAGES)]
 
 
 def part_names() -> list:

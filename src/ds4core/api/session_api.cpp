@@ -143,7 +143,8 @@ uint64_t ds4_session_bytes(const ds4_session *s) {
     if (!s) return 0;
     ds4_memory_plan plan;
     ds4::plan_session(s->model->shape, s->options, &plan);
-    return plan.total_session_bytes - plan.checkpoint_bytes + s->checkpoints.bytes();
+    return plan.total_session_bytes - plan.checkpoint_bytes + s->checkpoints.bytes() +
+           (s->steering ? s->steering->bytes : 0);
 }
 
 ds4_status ds4_session_checkpoint(ds4_session *s, ds4_error *err) {
@@ -174,9 +175,32 @@ void ds4_session_set_pulse(ds4_session *s, ds4_pulse pulse, void *ud) {
     s->pulse_ud = ud;
 }
 void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud) {
-    if (!s) return;
-    s->tap = tap;
-    s->tap_ud = ud;
+    if (s) ds4::set_tap(*s, 1u << DS4_STAGE_STREAMS, tap, ud);
+}
+ds4_status ds4_session_tap_stages(ds4_session *s, uint32_t stages, ds4_tap tap, void *ud, ds4_error *err) {
+    return enter(s, "ds4_session_tap_stages", err, [&] {
+        if (stages >> DS4_N_STAGES)
+            return fail(err, DS4_E_ARGUMENT, "stages is 0x%x; there are %d", stages, int{DS4_N_STAGES});
+        ds4::set_tap(*s, stages, tap, ud);
+        return DS4_OK;
+    });
+}
+const char *ds4_stage_name(uint32_t stage) { return ds4::stage_name(stage); }
+
+ds4_status ds4_session_set_steering(ds4_session *s, const ds4_steering *directions, size_t n, ds4_error *err) {
+    return enter(s, "ds4_session_set_steering", err, [&] {
+        if (n && !directions) return fail(err, DS4_E_ARGUMENT, "ds4_session_set_steering: directions is NULL");
+        return ds4::set_steering(*s, directions, n, err);
+    });
+}
+ds4_status ds4_session_steering(ds4_session *s, uint64_t *present, size_t *n_kept, uint64_t *held, ds4_error *err) {
+    return enter(s, "ds4_session_steering", err, [&] {
+        const uint32_t pos = static_cast<uint32_t>(s->tokens.size());
+        if (present) *present = s->steering_digest();
+        if (n_kept) *n_kept = s->steered.uniform(s->steering_digest(), pos);
+        if (held) *held = s->steered.identity(pos);
+        return DS4_OK;
+    });
 }
 void ds4_session_margins(const ds4_session *s, float *indexer, float *router) {
     if (s && indexer) *indexer = s->margins.indexer;

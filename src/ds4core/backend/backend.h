@@ -64,9 +64,10 @@ struct ds4_backend_ops {
     void (*experts)(ds4_queue *, const ds4_args_experts *);
     void (*swiglu)(ds4_queue *, const ds4_args_swiglu *);
     void (*add_rows)(ds4_queue *, const ds4_args_add_rows *);
+    void (*steer)(ds4_queue *, const ds4_args_steer *);
 };
 
-#define DS4_BACKEND_ABI 4
+#define DS4_BACKEND_ABI 5
 
 namespace ds4 {
 

@@ -157,4 +157,15 @@ typedef struct ds4_args_add_rows {
     uint32_t n, copies, dim;
 } ds4_args_add_rows;
 
+enum { DS4_MAX_STEERING = 8 }; /* directions at a time */
+
+/* y[t] -= sum over the directions d, in order, of scale * (d . y[t]) * d; all products see the y that came in.
+ * y [n][dim], a direction float32 [dim]. */
+typedef struct ds4_args_steer {
+    ds4_ref y;
+    ds4_ref directions[DS4_MAX_STEERING];
+    float scales[DS4_MAX_STEERING];
+    uint32_t n, dim, count;
+} ds4_args_steer;
+
 #endif

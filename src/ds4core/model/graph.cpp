@@ -38,6 +38,24 @@ void Graph::hc_post(uint32_t n) {
     ops_.hc_post(q_, &a);
 }
 
+// Take the directions out of y, those that the layer has.
+void Graph::steer(float SteeringDirection::*scale, uint32_t n) {
+    if (!steering_ || layer_ == kNoLayer) return;
+    const uint32_t dim = m_.shape.n_embd;
+    ds4_args_steer a{};
+    for (const SteeringDirection &d : steering_->directions) {
+        if (d.*scale == 0.0f || !d.present[layer_]) continue;
+        a.directions[a.count] = advance(d.values, uint64_t{layer_} * dim * 4);
+        a.scales[a.count++] = d.*scale;
+    }
+    if (!a.count) return;
+    const Part part(profile_, DS4_PART_ROWS);
+    a.y = s_.y;
+    a.n = n;
+    a.dim = dim;
+    ops_.steer(q_, &a);
+}
+
 // One KV row a token: normed -> kv_norm -> rotate -> round -> ring.
 void Graph::window_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs) {
     const ds4_shape &c = m_.shape;
@@ -92,7 +110,9 @@ void Graph::attention(const LayerWeights &w, LayerCache &cache, uint32_t n, uint
     matmul(w.q_b, s_.q_a, s_.q, n);
     norm(s_.q, {}, s_.q, n * c.n_head, c.head_dim);
     rope(s_.q, freqs, n, c.n_head, c.head_dim, pos0, 1.0f);
+    seen(DS4_STAGE_Q, s_.q, n, c.n_head * c.head_dim);
     window_rows(w, cache, n, pos0, freqs);
+    seen(DS4_STAGE_KV, s_.kv, n, c.head_dim);
     // Compressors first: a row that this chunk closes is visible to its closing token.
     if (w.ratio) compress(w.compressor, cache.attn, cache.compressed, w.ratio, c.head_dim, DS4_ROUND_FP8, n, pos0);
     const bool indexed = w.ratio == 4;
@@ -132,6 +152,7 @@ void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *imp
     {
         const Part part(profile_, DS4_PART_ROUTER);
         matmul(w.router, s_.normed, s_.scores, n);
+        seen(DS4_STAGE_ROUTER, s_.scores, n, c.n_expert);
         ds4_args_router r{s_.scores,      w.router_bias,     w.hash_table, s_.tokens,       s_.expert_ids,
                           s_.expert_weights, n,              c.n_expert,   c.n_expert_used, c.expert_scale};
         ops_.router(q_, &r);
@@ -154,13 +175,22 @@ void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *imp
 
 void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0,
                   const ds4_importance *importance) {
+    const uint32_t dim = m_.shape.n_embd;
     hc_pre(w.hc_attn, n);
-    norm(s_.x, w.attn_norm, s_.normed, n, m_.shape.n_embd);
+    seen(DS4_STAGE_ATTN_IN, s_.x, n, dim);
+    norm(s_.x, w.attn_norm, s_.normed, n, dim);
+    seen(DS4_STAGE_ATTN_NORM, s_.normed, n, dim);
     attention(w, cache, n, pos0);
+    seen(DS4_STAGE_ATTN_OUT, s_.y, n, dim);
+    steer(&SteeringDirection::attn, n);
     hc_post(n);
     hc_pre(w.hc_ffn, n);
-    norm(s_.x, w.ffn_norm, s_.normed, n, m_.shape.n_embd);
+    seen(DS4_STAGE_FFN_IN, s_.x, n, dim);
+    norm(s_.x, w.ffn_norm, s_.normed, n, dim);
+    seen(DS4_STAGE_FFN_NORM, s_.normed, n, dim);
     experts(w, n, importance);
+    seen(DS4_STAGE_FFN_OUT, s_.y, n, dim);
+    steer(&SteeringDirection::ffn, n);
     hc_post(n);
 }
 
@@ -174,7 +204,9 @@ bool Graph::forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache,
     for (uint32_t i = 0; i < m_.shape.n_layer; i++) {
         if (!between(i)) return false;
         if (profile_) profile_->block(i);
+        layer_ = i;
         layer(m_.layers[i], cache[i], n, pos0, importance_ ? importance_ + i : nullptr);
+        layer_ = kNoLayer;
         if (profile_) profile_->outside();
     }
     return between(m_.shape.n_layer);
@@ -213,6 +245,7 @@ void Graph::mtp_rows(uint32_t n, uint32_t pos0, LayerCache &cache) {
 }
 
 void Graph::mtp_block(uint32_t n, uint32_t pos0, LayerCache &cache, const ds4_importance *importance) {
+    layer_ = kNoLayer;
     layer(m_.mtp->block, cache, n, pos0, importance);
 }
 

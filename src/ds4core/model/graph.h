@@ -9,6 +9,7 @@
 #include "backend/cache_view.h"
 #include "model/model.h"
 #include "model/profile.h"
+#include "model/steering.h"
 
 namespace ds4 {
 
@@ -71,6 +72,15 @@ public:
 
     // From now on forward() adds to the statistics of each layer, [n_layer]; NULL ends that.
     void gather(const ds4_importance *layers) { importance_ = layers; }
+    // From now on the outputs of the layers' sublayers are steered; NULL ends that. The MTP block is not steered.
+    void steer(const Steering *steering) { steering_ = steering; }
+    // From now on show(stage, layer, rows, width) is called for the stages in `mask` of every layer, but for the streams,
+    // which `between` can see; an empty function ends that.
+    using Show = std::function<void(uint32_t stage, uint32_t layer, ds4_ref rows, uint32_t n, uint32_t width)>;
+    void show(uint32_t mask, Show show) {
+        stages_ = show ? mask : 0;
+        show_ = std::move(show);
+    }
     // From now on the time of every part is taken; NULL ends that.
     void measure(Profile *profile) { profile_ = profile; }
 
@@ -88,6 +98,10 @@ private:
     void rope(ds4_ref x, ds4_ref freqs, uint32_t n, uint32_t heads, uint32_t dim, uint32_t pos0, float sign);
     void hc_pre(const HyperWeights &w, uint32_t n);
     void hc_post(uint32_t n);
+    void steer(float SteeringDirection::*scale, uint32_t n);
+    void seen(uint32_t stage, ds4_ref rows, uint32_t n, uint32_t width) {
+        if (stages_ >> stage & 1 && layer_ != kNoLayer) show_(stage, layer_, rows, n, width);
+    }
 
     const ds4_model &m_;
     const ds4_backend_ops &ops_;
@@ -96,6 +110,11 @@ private:
     Scratch &s_;
     const ds4_importance *importance_ = nullptr;
     Profile *profile_ = nullptr;
+    const Steering *steering_ = nullptr;
+    uint32_t stages_ = 0;
+    Show show_;
+    static constexpr uint32_t kNoLayer = UINT32_MAX;
+    uint32_t layer_ = kNoLayer;  // of the model that runs; the MTP block is none
 };
 
 }  // namespace ds4

@@ -179,6 +179,7 @@ ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error
         }
         s.ahead.drop();
         s.tokens.resize(to);
+        s.steered.cut(static_cast<uint32_t>(to));
         s.checkpoints.cut(static_cast<uint32_t>(to));
         s.turn_end = 0;
     }

@@ -142,6 +142,8 @@ uint64_t state_floats(const ds4_session &s, uint32_t pos) { return each_array(s,
 ds4_status read_state(ds4_session &s, float *out, uint64_t n, ds4_error *err) {
     const uint32_t pos = static_cast<uint32_t>(s.tokens.size());
     if (!pos) return fail(err, DS4_E_STATE, "an empty session has no state");
+    if (s.steered.identity(pos))
+        return fail(err, DS4_E_STATE, "the state was computed with steering, which its arrays could not say");
     const uint64_t need = state_floats(s, pos);
     if (!out || n != need)
         return fail(err, DS4_E_ARGUMENT, "the state is %llu values, there is room for %llu",
@@ -161,6 +163,8 @@ ds4_status load_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, co
                     s.options.n_ctx);
     if (s.mtp_streams)
         return fail(err, DS4_E_STATE, "a session with MTP needs the rows of that block, which the state does not have");
+    if (s.steering)
+        return fail(err, DS4_E_STATE, "the state does not say what it was steered with: load it without steering");
     const uint32_t pos = static_cast<uint32_t>(n_tokens);
     const uint64_t need = state_floats(s, pos);
     if (!in || n != need)

@@ -25,6 +25,9 @@ ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err) {
     made->tokens = s.tokens;
     made->logits = s.logits;
     made->turn_end = s.turn_end;
+    made->steering = s.steering;
+    made->steered = s.steered;
+    made->graph->steer(s.steering ? &s.steering->plan : nullptr);
     made->margins = s.margins;
     made->checkpoints.share(s.checkpoints);
     // Equal options make equal rings, so that the stretches of both are the same.

@@ -77,6 +77,7 @@ ds4_status fill_session(ds4_session &s, size_t n, uint64_t seed, ds4_error *err)
     };
     reset_session(s);
     s.tokens.swap(tokens);
+    s.steered.note(0, s.steering_digest());
     std::fill(s.logits.begin(), s.logits.end(), 0.0f);
     s.cache.segments(static_cast<uint32_t>(n), [&](const Segment &part) { fill(part.place, part.bytes); });
     s.past.begin(n);

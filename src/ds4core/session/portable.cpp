@@ -23,7 +23,7 @@ struct Header {
     uint32_t start, stop;  // rows: of the groups that close in (start, stop]; a tail: 0 and its position
     uint32_t zero;
     Identity made_by;
-    uint64_t steering;     // 0: none
+    uint64_t steering;     // SteeringHistory::identity at `stop`
     uint64_t tokens_hash;  // of the ids [0, stop)
     uint64_t body_bytes;
     uint64_t body_hash;
@@ -56,6 +56,7 @@ void seal(const ds4_session &s, const char (&magic)[8], uint32_t start, uint32_t
     h.start = start;
     h.stop = stop;
     h.made_by = identity_of(s);
+    h.steering = s.steered.identity(stop);
     h.tokens_hash = tokens_hash(s.tokens.data(), stop);
     h.body_bytes = n_bytes - sizeof(Header);
     h.body_hash = hash_bytes(buf + sizeof(Header), h.body_bytes);
@@ -84,7 +85,6 @@ ds4_status open_part(const ds4_session &s, const ds4_blob &blob, bool tail, cons
         return fail(err, DS4_E_SNAPSHOT, "%s is damaged: the header's checksum differs", what);
     const ds4_status st = check_identity(h->made_by, s, tail, what, err);
     if (st != DS4_OK) return st;
-    if (h->steering) return fail(err, DS4_E_SNAPSHOT, "%s was made with steering, and this session has none", what);
     if (h->start >= h->stop || h->zero || (tail && h->start))
         return fail(err, DS4_E_SNAPSHOT, "%s has positions %u..%u", what, h->start, h->stop);
     if (h->body_bytes != blob.n_bytes - sizeof(Header))
@@ -275,6 +275,9 @@ ds4_status import_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, 
     ds4_status st = open_part(s, tail, true, "the tail", &head, err);
     if (st != DS4_OK) return st;
     const uint32_t at = head.stop;
+    SteeringHistory history;
+    st = accept_steering(s, head.steering, at, "the tail", &history, err);
+    if (st != DS4_OK) return st;
     if (at > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "the state holds %u positions, this session's context is %u", at,
                     s.options.n_ctx);
@@ -298,6 +301,8 @@ ds4_status import_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, 
             return fail(err, DS4_E_SNAPSHOT, "%s begins at position %u; wanted are rows from %u to %u", what.c_str(),
                         heads[i].start, reached, at);
         reached = heads[i].stop;
+        if (heads[i].steering != history.identity(reached))
+            return fail(err, DS4_E_SNAPSHOT, "%s was made with other steering than the tail", what.c_str());
         st = check_ids(s, tokens, n_tokens, heads[i], what.c_str(), err);
         if (st != DS4_OK) return st;
         if (!whole_rows(s, heads[i], static_cast<const uint8_t *>(rows[i].data) + sizeof(Header)))
@@ -313,6 +318,8 @@ ds4_status import_state(ds4_session &s, const int32_t *tokens, size_t n_tokens, 
     for (size_t i = 0; i < n_rows; i++)
         upload_rows(s, heads[i], static_cast<const uint8_t *>(rows[i].data) + sizeof(Header), at, portion);
     s.tokens.assign(tokens, tokens + at);
+    history.cut(at);
+    s.steered = std::move(history);
     st = put_tail(s, at, unpacked.data(), err);
     if (st != DS4_OK) return st;
     s.turn_end = at;

@@ -37,11 +37,10 @@ bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
     return s.pulse(s.pulse_ud, &p) == 0 && s.phase.load() != Phase::stopping;
 }
 
-void show_streams(ds4_session &s, uint32_t layer, uint32_t pos0, uint32_t n) {
-    const uint32_t width = static_cast<uint32_t>(stream_bytes(s.model->shape) / 4);
+void show_rows(ds4_session &s, uint32_t stage, uint32_t layer, ds4_ref rows, uint32_t n, uint32_t width) {
     std::vector<float> values(uint64_t{n} * width);
-    s.model->ops->download(s.queue, values.data(), s.scratch.streams, values.size() * 4);
-    s.tap(s.tap_ud, "streams", layer, pos0, n, width, values.data());
+    s.model->ops->download(s.queue, values.data(), rows, values.size() * 4);
+    s.tap(s.tap_ud, stage_name(stage), layer, static_cast<uint32_t>(s.tokens.size()), n, width, values.data());
 }
 
 // Give the MTP block the pairs (streams of p, token p + 1) that this chunk completes. Afterwards rows 1.. of
@@ -119,7 +118,9 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_
     Undo undo(s, n);
     ops->upload(s.queue, s.scratch.tokens, tokens, uint64_t{n} * 4);
     bool whole = s.graph->forward(n, pos0, s.cache.layers, [&](uint32_t layer) {
-        if (s.tap) show_streams(s, layer, pos0, n);
+        if (s.tap && s.tap_stages >> DS4_STAGE_STREAMS & 1)
+            show_rows(s, DS4_STAGE_STREAMS, layer, s.scratch.streams, n,
+                      static_cast<uint32_t>(stream_bytes(s.model->shape) / 4));
         return layer == n_layer || keep_going(s, done + uint64_t{n} * layer / n_layer, total);
     });
     whole = whole && read_logits(s, n, logits, s.next_logits.data(), done + n, total);
@@ -132,8 +133,9 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_
                     static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), pos0);
     for (size_t i = 0; i < s.next_logits.size(); i++)
         if (!std::isfinite(s.next_logits[i]))
-            return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: the weights look damaged, check them",
-                        i, pos0 + n_taken - 1);
+            return fail(err, DS4_E_DATA, "logit %zu after position %u is not finite: %s", i, pos0 + n_taken - 1,
+                        s.steering ? "the steering is too strong, or the weights are damaged"
+                                   : "the weights look damaged, check them");
     uint32_t ready = n_taken;
     while (ready < n && all_finite(logits + ready * vocab, vocab)) ready++;
     s.ahead.tokens.reserve(n);
@@ -143,6 +145,7 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_
     st = ops->queue_wait(s.queue, err);
     if (st != DS4_OK) return st;
     s.logits.swap(s.next_logits);
+    s.steered.note(pos0, s.steering_digest());
     s.tokens.insert(s.tokens.end(), tokens, tokens + n_taken);
     s.ahead.tokens.assign(tokens + n_taken, tokens + ready);
     undo.commit();
@@ -231,6 +234,25 @@ ds4_status sync_session(ds4_session &s, const int32_t *tokens, size_t n, size_t 
     return st;
 }
 
+const char *stage_name(uint32_t stage) {
+    static const char *const names[] = {"streams", "attn_in", "attn_norm", "q",      "kv",
+                                        "attn_out", "ffn_in", "ffn_norm",  "router", "ffn_out"};
+    static_assert(sizeof(names) / sizeof(names[0]) == DS4_N_STAGES, "a name for every stage");
+    return stage < DS4_N_STAGES ? names[stage] : nullptr;
+}
+
+void set_tap(ds4_session &s, uint32_t stages, ds4_tap tap, void *ud) {
+    s.tap = tap;
+    s.tap_ud = ud;
+    s.tap_stages = stages;
+    if (tap)
+        s.graph->show(stages, [&s](uint32_t stage, uint32_t layer, ds4_ref rows, uint32_t n, uint32_t width) {
+            show_rows(s, stage, layer, rows, n, width);
+        });
+    else
+        s.graph->show(0, {});
+}
+
 ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_error *err) {
     const ds4_status st = check_mtp(s, next_token, err);
     if (st != DS4_OK) return st;
@@ -248,6 +270,7 @@ void reset_session(ds4_session &s) {
     s.tokens.clear();
     s.ahead.drop();
     s.past.begin(0);
+    s.steered.cut(0);
     s.checkpoints.cut(0);
     s.turn_end = 0;
 }

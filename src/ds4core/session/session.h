@@ -14,6 +14,7 @@
 #include "session/checkpoints.h"
 #include "session/importance.h"
 #include "session/past.h"
+#include "session/steering.h"
 
 namespace ds4 {
 // Who is inside a session. One atomic, so that a cancel meets the running call or nothing.
@@ -35,6 +36,9 @@ struct ds4_session {
     std::unique_ptr<ds4::Importance> importance;  // while statistics are gathered
     std::unique_ptr<ds4::Profile> profile;        // while times are taken
     ds4::Past past;
+    std::shared_ptr<const ds4::SessionSteering> steering;  // of what is computed from now on
+    ds4::SteeringHistory steered;                          // of the positions held
+    uint64_t steering_digest() const { return steering ? steering->digest : 0; }
     // with_mtp: work space for the streams of the last position (row 0) and of the running chunk (rows 1..).
     ds4_buffer *mtp_streams = nullptr;
 
@@ -50,6 +54,7 @@ struct ds4_session {
     void *pulse_ud = nullptr;
     ds4_tap tap = nullptr;
     void *tap_ud = nullptr;
+    uint32_t tap_stages = 1u << DS4_STAGE_STREAMS;
     std::chrono::steady_clock::time_point last_pulse{};
     ds4_margins margins{};
 };
@@ -76,6 +81,9 @@ ds4_status checkpoint_session(ds4_session &s, ds4_error *err);
 // How many positions can be taken back without a checkpoint.
 size_t steps_back(const ds4_session &s);
 ds4_status rewind_session(ds4_session &s, size_t pos, size_t *reached, ds4_error *err);
+
+const char *stage_name(uint32_t stage);
+void set_tap(ds4_session &s, uint32_t stages, ds4_tap tap, void *ud);
 
 ds4_status start_importance(ds4_session &s, ds4_error *err);
 void stop_importance(ds4_session &s);

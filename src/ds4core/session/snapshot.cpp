@@ -20,13 +20,14 @@ struct Header {
     uint32_t version;
     uint32_t n_tokens;
     Identity made_by;
+    uint64_t steering;  // SteeringHistory::identity
     uint64_t body_bytes;
     uint64_t body_hash;
     uint64_t head_hash;  // of the fields above
 };
 
 constexpr char kMagic[8] = {'D', 'S', '4', 'S', 'N', 'A', 'P', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 uint64_t head_hash(const Header &h) { return hash_bytes(&h, offsetof(Header, head_hash)); }
 
@@ -75,6 +76,7 @@ ds4_status write_snapshot(ds4_session &s, void *buf, uint64_t cap, uint64_t *n_b
     h.version = kVersion;
     h.n_tokens = n;
     h.made_by = identity_of(s);
+    h.steering = s.steered.identity(n);
     h.body_bytes = need - sizeof(Header);
     h.body_hash = hash_bytes(start + sizeof(Header), h.body_bytes);
     h.head_hash = head_hash(h);
@@ -96,6 +98,10 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     if (h.head_hash != head_hash(h)) return fail(err, DS4_E_SNAPSHOT, "damaged snapshot: the header's checksum differs");
     ds4_status st = check_identity(h.made_by, s, true, "the snapshot", err);
     if (st != DS4_OK) return st;
+    SteeringHistory history;
+    st = accept_steering(s, h.steering, h.n_tokens, "the snapshot", &history, err);
+    if (st != DS4_OK) return st;
+    history.cut(h.n_tokens);
     const uint32_t n_vocab = s.model->shape.n_vocab;
     if (h.n_tokens > s.options.n_ctx)
         return fail(err, DS4_E_CONTEXT, "the snapshot holds %u positions, this session's context is %u", h.n_tokens,
@@ -121,6 +127,7 @@ ds4_status read_snapshot(ds4_session &s, const void *buf, uint64_t n_bytes, ds4_
     s.tokens.reserve(h.n_tokens);
     reset_session(s);
     s.tokens.resize(h.n_tokens);
+    s.steered = std::move(history);
     if (h.n_tokens) {
         memcpy(s.tokens.data(), p, h.n_tokens * 4u);
         p += h.n_tokens * 4u;

@@ -113,6 +113,7 @@ def test_rotation(dim: int, n_rot: int) -> None:
 def test_sum_of_rows(n: int) -> None:
     x, y = normal(n, n), normal(n + 1, n)
     np.testing.assert_array_equal(same("add", y, x), y + x)
+    np.testing.assert_array_equal(same("subtract", y, x, 0.3), y - F(0.3) * x)
 
 
 @pytest.mark.parametrize("isa", VARIANTS)

@@ -99,5 +99,6 @@ void router(ds4_queue *, const ds4_args_router *);
 void experts(ds4_queue *, const ds4_args_experts *);
 void swiglu(ds4_queue *, const ds4_args_swiglu *);
 void add_rows(ds4_queue *, const ds4_args_add_rows *);
+void steer(ds4_queue *, const ds4_args_steer *);
 
 }  // namespace ds4::cpu

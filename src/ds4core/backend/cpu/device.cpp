@@ -157,6 +157,7 @@ const ds4_backend_ops table = {
     guarded<ds4_args_experts, experts>,
     guarded<ds4_args_swiglu, swiglu>,
     guarded<ds4_args_add_rows, add_rows>,
+    guarded<ds4_args_steer, steer>,
 };
 
 }  // namespace

@@ -31,6 +31,8 @@ struct RowKernels {
     void (*rope)(float *x, size_t rows, size_t stride, size_t n, const float *cosine, const float *sine, float sign);
     // y += x
     void (*add)(float *y, const float *x, size_t n);
+    // y -= factor * x
+    void (*subtract)(float *y, const float *x, float factor, size_t n);
     // Float32 to half, ties to even (the bits of f32_to_f16).
     void (*to_f16)(const float *src, void *dst, size_t n);
 

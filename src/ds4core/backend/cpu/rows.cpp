@@ -76,4 +76,18 @@ void add_rows(ds4_queue *q, const ds4_args_add_rows *a) {
     });
 }
 
+void steer(ds4_queue *q, const ds4_args_steer *a) {
+    float *y = ptr(a->y);
+    const size_t dim = a->dim, count = a->count;
+    q->pool.run(a->n, static_cast<uint64_t>(a->n) * count * dim * 2, [&](size_t begin, size_t end, unsigned) {
+        float factor[DS4_MAX_STEERING];
+        for (size_t t = begin; t < end; t++) {
+            float *row = y + t * dim;
+            for (size_t i = 0; i < count; i++)
+                factor[i] = a->scales[i] * q->kernels->dot(ptr(a->directions[i]), row, dim);
+            for (size_t i = 0; i < count; i++) q->rows->subtract(row, ptr(a->directions[i]), factor[i], dim);
+        }
+    });
+}
+
 }  // namespace ds4::cpu

@@ -120,6 +120,49 @@ typedef void (*ds4_tap)(void *ud, const char *stage, uint32_t layer, uint32_t po
                         const float *values);
 DS4_API void ds4_session_set_tap(ds4_session *s, ds4_tap tap, void *ud);
 
+/* The same for the stages whose bits are set (1 << DS4_STAGE_...), each in the layers 0..n_layer - 1, the streams in
+ * n_layer too. The MTP block is not shown. DS4_E_ARGUMENT  a bit that is no stage. */
+enum {
+    DS4_STAGE_STREAMS = 0, /* n_hc * n_embd, before the layer */
+    DS4_STAGE_ATTN_IN,     /* n_embd, gathered from the streams */
+    DS4_STAGE_ATTN_NORM,   /* n_embd */
+    DS4_STAGE_Q,           /* n_head * head_dim, rotated */
+    DS4_STAGE_KV,          /* head_dim, rotated, and rounded with qat */
+    DS4_STAGE_ATTN_OUT,    /* n_embd, before steering */
+    DS4_STAGE_FFN_IN,
+    DS4_STAGE_FFN_NORM,
+    DS4_STAGE_ROUTER,      /* n_expert scores */
+    DS4_STAGE_FFN_OUT,     /* n_embd, routed and shared experts, before steering */
+    DS4_N_STAGES
+};
+DS4_API ds4_status ds4_session_tap_stages(ds4_session *s, uint32_t stages, ds4_tap tap, void *ud, ds4_error *err);
+/* Name of a stage ("ffn_out"), NULL for no stage. */
+DS4_API const char *ds4_stage_name(uint32_t stage);
+
+/* Steering: y -= scale * (d . y) * d on the output y of attention and of the FFN, for every position and layer, before it
+ * goes into the streams. Several directions are subtracted in their order, and all products see the y that came in.
+ * values: float32 [n_layer][n_embd], rows of length 1, or 0 for layers that are left alone. A scale > 0 takes the
+ * direction out, < 0 amplifies it; in -100..100. With scales of 0, as with n = 0, not a bit differs from a session
+ * without steering. The MTP block is not steered. */
+typedef struct ds4_steering {
+    uint32_t struct_size;
+    uint32_t n_layer, n_embd;
+    const float *values;
+    float ffn, attn; /* scales */
+} ds4_steering;
+
+/* What the session steers with from now on, at most 8 directions (copied); n = 0 ends it. What it holds stays as it was
+ * computed, sync keeps it and checkpoints bring it back; the session knows which of its positions were steered, and how.
+ * A stored state says so too. It goes back into a session whose present steering is that of all its positions, or into
+ * one that has the same history up to there; any other refuses it.
+ * DS4_E_ARGUMENT  shapes, scales or values; DS4_E_MEMORY: the steering is as before. */
+DS4_API ds4_status ds4_session_set_steering(ds4_session *s, const ds4_steering *directions, size_t n, ds4_error *err);
+/* What was set, as a digest of directions and scales, 0: none. *n_kept: positions from 0 on that were computed with it.
+ * *held: the digest if all positions held were steered alike, 0 if none was, else a number that stands for the mixture.
+ * Each may be NULL. */
+DS4_API ds4_status ds4_session_steering(ds4_session *s, uint64_t *present, size_t *n_kept, uint64_t *held,
+                                        ds4_error *err);
+
 /* Selection margins of the last call: the smallest score gap at a top-k boundary (infinity when none was cut). */
 DS4_API void ds4_session_margins(const ds4_session *s, float *indexer, float *router);
 
