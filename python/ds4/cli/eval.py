@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ds4 import Session
+from ds4.chat import EFFORT_MAX_CONTEXT
 from ds4.eval import (
     Case,
     Control,
@@ -38,6 +39,7 @@ from ds4.eval import (
     needed_ctx,
     open_suite,
     own_suites,
+    printable,
     read_gate,
     read_trace,
     regrade,
@@ -194,6 +196,8 @@ def command(
         )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if think_max and ctx is not None and ctx < EFFORT_MAX_CONTEXT:
+        raise click.UsageError(f"--think-max needs a context of {EFFORT_MAX_CONTEXT}; -c {ctx} is too small")
     if write_gate is not None and temp > 0:
         raise click.UsageError("--write-gate records greedy answers; --temp must be 0")
     files = _Files(trace, gate, write_gate, json_file, retry_incomplete)
@@ -239,7 +243,7 @@ def _chosen(suite: Suite, first: int | None, sequence: tuple[int, ...] | None) -
 def _list(numbered: Sequence[tuple[int, Case]]) -> None:
     width = max(len(case.name) for _, case in numbered)
     for number, case in numbered:
-        print(f"{number:>4}  {case.name:<{width}}  {case.kind:<7}  {case.expected}")
+        print(f"{number:>4}  {case.name:<{width}}  {case.kind:<7}  {printable(case.expected)}")
 
 
 def _self_test() -> int:
@@ -257,10 +261,8 @@ def _regrade(path: Path, suite: str | None, json_file: Path | None) -> int:
     found = regrade(trace, None if suite is None else open_suite(suite).cases)
     say: Callable[[str], object] = (lambda line: tell(line + "\n")) if str(json_file) == "-" else print
     for old, new in found.changed:
-        say(
-            f"{new.case.name}: {old.state}, answer {old.given or '-'} -> {new.state}, answer {new.given or '-'} "
-            f"(right: {new.case.expected})"
-        )
+        line = f"{new.case.name}: {old.state}, answer {old.given or '-'} -> {new.state}, answer {new.given or '-'} "
+        say(printable(line + f"(right: {new.case.expected})"))
     say(f"passed {n_passed(found.after)} of {len(found.after)}; recorded {n_passed(found.before)}")
     if json_file is not None:
         with OutputFile(json_file) as out:

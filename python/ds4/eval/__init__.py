@@ -5,7 +5,7 @@ from .closing import Closed, Closing, rank_of
 from .control import Control
 from .gate import Drift, Expected, Gate, GateReport, check_settings, compare, gate_json, read_gate
 from .grade import Grade, grade
-from .outcome import Outcome, n_passed, report_lines
+from .outcome import Outcome, n_passed, printable, report_lines
 from .plain import PlainListener, narrow_report
 from .plan import EvalSettings, Task, check_room, make_tasks, needed_ctx
 from .run import Listener, Runner, regraded
@@ -33,6 +33,7 @@ __all__ = [
     "n_passed",
     "report_lines",
     "narrow_report",
+    "printable",
     # the end of the reasoning
     "Closing",
     "Closed",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ds4.session import Session
 
-from .outcome import Outcome
+from .outcome import Outcome, printable
 from .plan import EvalSettings
 
 FORMAT = "ds4-eval-gate"
@@ -113,7 +113,7 @@ class Drift:
             text += f"; along the recorded tokens {self.flips} of {self.compared} choices differ"
             if self.flips:
                 text += f", by at most {self.gap:.3g} nats"
-        return text
+        return printable(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,13 @@ def report_lines(outcomes: Sequence[Outcome], seconds: float) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
+def printable(text: str) -> str:
+    """Return a text whose control characters are dots: what a model or a file says must not steer a terminal."""
+    return "".join(c if c.isprintable() else "·" for c in text)
+
+
 def _cell(text: str, width: int = 28) -> str:
-    text = "".join(c if c.isprintable() else "·" for c in text)
+    text = printable(text)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

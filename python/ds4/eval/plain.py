@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .outcome import Outcome, State
+from .outcome import Outcome, State, printable
 from .plan import Task
 
 WIDE, HIGH = 60, 8
@@ -42,14 +42,14 @@ class PlainListener:
         """Print the line."""
         self._n_done += 1
         place = f"{self._n_done}/{len(self._tasks)}"
-        given = "-" if outcome.given is None else outcome.given
+        given = "-" if outcome.given is None else printable(outcome.given)
         if self._width is not None and self._width < WIDE:
             self._say(shortened(f"{place} {outcome.state} {outcome.case.id}", self._width))
             return
         line = f"{place:>7} {outcome.state:<7} {outcome.case.name}: "
         line += f"{outcome.n_prompt}+{outcome.n_generated} tokens, {outcome.seconds:.1f} s, answer {given}"
         if outcome.state == "failed":
-            line += f" (right: {outcome.case.expected})"
+            line += f" (right: {printable(outcome.case.expected)})"
         if outcome.closed is not None and outcome.closed.manner != "natural":
             line += f", reasoning closed ({outcome.closed.manner.replace('_', ' ')})"
         self._say(line)
@@ -62,7 +62,7 @@ def narrow_report(outcomes: Sequence[Outcome], width: int) -> list[str]:
     for o in outcomes:
         if o.state != "passed":
             out += [f"{o.number} {o.state}", f" {o.case.id}", f" gave {o.given}", f" not {o.case.expected}"]
-    return [shortened(line, width) for line in out]
+    return [shortened(printable(line), width) for line in out]
 
 
 def shortened(text: str, width: int) -> str:

@@ -179,6 +179,7 @@ def test_self_test(ds4: Any) -> None:
         (["--list-cases", "--plain"], 2, "--plain has no effect with --list-cases"),
         (["--self-test-extractors", "-n", "3"], 2, "--tokens has no effect with --self-test-extractors"),
         (["-c", "100"], 1, "need a context of"),
+        (["-c", "1000", "--think-max"], 2, "--think-max needs a context of 393216"),
         (["--trace", "/nowhere/x"], 1, "No such file"),
         (["--json", "/nowhere/x"], 1, "No such file"),
         (["--gate", "/nowhere"], 1, "No such file"),
@@ -266,6 +267,12 @@ class Terminal:
             alive = left > 0 and self._read(left)
             assert alive, f"{texts} did not come; on the screen:\n{self.screen.text}"
 
+    def watch(self, seconds: float) -> None:
+        """Read for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and self._read(left):
+            pass
+
     def _read(self, seconds: float) -> bool:
         ready, _, _ = select.select([self.fd], [], [], seconds)
         if not ready:
@@ -317,16 +324,34 @@ def terminal(environment: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
 
 
 def test_live_view(terminal: Callable[..., Terminal], suite: Path) -> None:
-    screen = terminal("--suite", suite, "--pause-ms", 1000)
+    screen = terminal("--suite", suite, "--pause-ms", 60_000)
     screen.read_until("my-suite/a  passed  given 79, correct 79", "34+45", "34 + 45 = 79", "q stop")
     lines = screen.screen.lines
     assert lines[0].startswith("+ a  ") and lines[0][30] == "│" and lines[1].startswith("  b")
     assert [line[31:] for line in lines[2:4]] == ["34+45", "4+5+0=09"]  # the reasoning
     assert "1/3  passed 1  failed 0" in lines[-1]
+    screen.send("q")
+    assert screen.end() == 1
+
+
+def test_the_live_view_ends_with_the_run(terminal: Callable[..., Terminal], suite: Path) -> None:
+    screen = terminal("--suite", suite, "--pause-ms", 0)
     assert screen.end() == 1
     assert "\x1b[?1049h" in screen.seen
     report = screen.seen.rpartition("\x1b[?1049l")[2]  # back on the usual screen
     assert "passed 2 of 3" in report and "my-suite/c" in report
+
+
+def test_the_live_view_in_another_locale(environment: dict[str, str], suite: Path) -> None:
+    plain = {**environment, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    screen = Terminal(["--suite", suite, "--pause-ms", 60_000], plain, 100, 30, "xterm")
+    try:
+        screen.read_until("given 79", "34 + 45 = 79")
+        screen.send("q")
+        assert screen.end() == 1
+        assert "Traceback" not in screen.seen and "passed 1 of 3" in screen.seen
+    finally:
+        screen.close()
 
 
 def test_keys_of_the_live_view(terminal: Callable[..., Terminal], suite: Path) -> None:
@@ -356,9 +381,9 @@ def test_pausing_holds_a_running_case(terminal: Callable[..., Terminal], tmp_pat
     screen.read_until("q stop")
     screen.send("p")
     screen.read_until("PAUSED")
+    screen.watch(0.5)  # the rest of that frame
     before = screen.screen.text
-    time.sleep(1.2)
-    screen._read(0.1)
+    screen.watch(1.5)
     assert screen.screen.text == before  # the clock stands, too
     screen.send("p")
     screen.read_until("failed  given")
@@ -380,7 +405,7 @@ def test_the_live_view_survives_being_made_small(terminal: Callable[..., Termina
     for columns, rows in ((20, 24), (5, 2), (1, 1), (200, 60)):
         screen.resize(columns, rows)
         os.kill(screen.pid, signal.SIGWINCH)
-        screen._read(0.3)
+        screen.watch(0.3)
     screen.send("q")
     assert screen.end() == 1
     assert "Traceback" not in screen.seen and "passed 1 of 3" in screen.seen

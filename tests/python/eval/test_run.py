@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import ds4
@@ -15,9 +16,11 @@ from ds4.eval import (
     Control,
     EvalSettings,
     Outcome,
+    PlainListener,
     Runner,
     check_room,
     make_tasks,
+    narrow_report,
     needed_ctx,
     open_suite,
     rank_of,
@@ -267,11 +270,13 @@ def test_the_clock_stops_in_a_pause() -> None:
             timers[0].start()
 
     notes.on_text = pause
+    begin = time.monotonic()
     (outcome,), _, runner = asked(model, case_of(), control=control, notes=notes)
+    wall = time.monotonic() - begin
     timers[0].join()
     assert outcome.state == "passed" and not control.paused
-    assert control.paused_s >= 0.39
-    assert outcome.decode_s < 0.3 and runner.seconds < 0.35
+    assert 0.39 <= control.paused_s <= wall
+    assert outcome.decode_s <= runner.seconds <= wall - control.paused_s + 0.001
 
 
 def test_a_pause_ends_with_a_stop() -> None:
@@ -309,7 +314,7 @@ def test_the_report() -> None:
     case = case_of()
     outcomes = [
         Outcome(case, 1, "passed", "2", 10, 20), Outcome(case_of(id="b"), 12, "failed", None, 9, 7),
-        Outcome(case_of(kind="exact", answer="x" * 50), 3, "failed", "a\tb", 1, 2),
+        Outcome(case_of(kind="exact", answer="x" * 50), 3, "failed", "a\x1bb", 1, 2),
     ]  # fmt: skip
     lines = list(report_lines(outcomes, 61.4))
     assert lines[0] == "passed 1 of 3 in 0:01:01"
@@ -333,3 +338,15 @@ def test_the_suite_of_the_tiny_model_passes(tiny: ds4.Model) -> None:
     assert {case.kind for case in cases} == {"integer", "exact", "regex", "call"}
     assert {o.closed.manner for o in outcomes if o.thinking and o.closed} == {"natural"}
     assert max(o.n_prompt for o in outcomes) > 1000
+
+
+def test_plain_lines_cannot_steer_a_terminal() -> None:
+    case = case_of(kind="exact", answer="right\x1b[2J\x07")
+    outcome = Outcome(case, 1, "failed", "wrong\x1b]0;title\x07", 10, 20, closed=Closed("hard_forced", 1, 2, 3))
+    for width in (None, 100, 20):
+        said: list[str] = []
+        PlainListener([None], said.append, width).done(0, outcome)  # type: ignore[list-item]
+        assert all(line.isprintable() for line in said)
+        if width != 20:
+            assert "answer wrong·]0;title· (right: right·[2J·), reasoning closed (hard forced)" in said[0]
+    assert all(line.isprintable() and len(line) <= 12 for line in narrow_report([outcome], 12))
