@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,6 @@ from support.golden import VARIANTS
 
 N_CTX = 320
 N_VOCAB = 512
-
-
-@pytest.fixture(scope="module")
-def models(tiny_gguf: Callable[..., Path]) -> Iterator[dict[str, ds4.Model]]:
-    """Both tiny shapes: every kind of layer, and an MTP block."""
-    opened = {variant: ds4.Model.open(tiny_gguf(variant, recipe="q8")) for variant in VARIANTS}
-    yield opened
-    for model in opened.values():
-        model.close()
-
-
-@pytest.fixture
-def flash(models: dict[str, ds4.Model]) -> ds4.Model:
-    return models["flash"]
 
 
 def prompt(n: int, salt: int = 0) -> list[int]:

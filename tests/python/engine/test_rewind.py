@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import ds4
@@ -20,20 +18,6 @@ from support.golden import VARIANTS
 
 N_CTX = 420
 N_VOCAB = 512
-
-
-@pytest.fixture(scope="module")
-def models(tiny_gguf: Callable[..., Path]) -> Iterator[dict[str, ds4.Model]]:
-    """Both tiny shapes: every kind of layer, and an MTP block."""
-    opened = {variant: ds4.Model.open(tiny_gguf(variant, recipe="q8")) for variant in VARIANTS}
-    yield opened
-    for model in opened.values():
-        model.close()
-
-
-@pytest.fixture
-def flash(models: dict[str, ds4.Model]) -> ds4.Model:
-    return models["flash"]
 
 
 def prompt(n: int, salt: int = 0) -> list[int]:
