@@ -34,8 +34,8 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._alone: deque[float] = deque(maxlen=_KEPT)
-        self._batches: dict[int, deque[float]] = {}
+        self._times: list[deque[float]] = [deque(maxlen=_KEPT) for _ in range(MOST_DEPTH + 1)]  # by guesses
+        self._means: list[float | None] = [None] * (MOST_DEPTH + 1)
         self._seen = [0.0] * MOST_DEPTH
         self._right = [0.0] * MOST_DEPTH
         self._tokens = 0
@@ -45,7 +45,7 @@ class CostModel:
 
     def plain(self, seconds: float) -> None:
         """Tell what a token alone took."""
-        self._alone.append(seconds)
+        self._note(0, seconds)
         self._tokens += 1
         self._since_alone = 0
 
@@ -61,13 +61,13 @@ class CostModel:
         seconds : float
             Guessing, the batch, and taking what was right.
         """
-        self._batches.setdefault(asked, deque(maxlen=_KEPT)).append(seconds)
+        self._note(asked, seconds)
         known = seen if seen < drafted or drafted == asked else seen + 1  # the model's own doubt counts as wrong
         for i in range(min(known, MOST_DEPTH)):
             self._seen[i] = self._seen[i] * _FORGET + 1
             self._right[i] = self._right[i] * _FORGET + (i < accepted)
         self._tokens += 1 + accepted
-        alone, usual = self._cost(0), self._cost(asked)
+        alone, usual = self._means[0], self._means[asked]
         if alone is not None and usual is not None:
             # A slow moment of the machine is no fault of guessing; what was won does not pay for a long loss.
             self._lost += min(seconds, 2 * usual) - (1 + accepted) * alone
@@ -88,43 +88,41 @@ class CostModel:
             total += chance
         return total
 
-    def _cost(self, depth: int) -> float | None:
-        times = self._alone if depth == 0 else self._batches.get(depth)
-        return fmean(sorted(times)[: (3 * len(times) + 3) // 4]) if times else None
+    def _note(self, depth: int, seconds: float) -> None:
+        times = self._times[depth]
+        times.append(seconds)
+        self._means[depth] = fmean(sorted(times)[: (3 * len(times) + 3) // 4])
 
     def cost(self, depth: int) -> float | None:
         """Seconds of a batch, as measured or, for a depth that was not tried, in a line from those that were."""
-        found = self._cost(depth)
-        if found is not None:
+        found, alone = self._means[depth], self._means[0]
+        if found is not None or alone is None:
             return found
-        alone = self._cost(0)
-        if alone is None:
-            return None
-        tried = [d for d in self._batches if d]
+        tried = [(abs(d - depth), d, at) for d, at in enumerate(self._means) if d and at is not None]
         if not tried:
             return (1 + depth) * alone  # as if nothing were shared
-        nearest = min(tried, key=lambda d: abs(d - depth))
-        at = self._cost(nearest)
-        assert at is not None
+        _, nearest, at = min(tried)
         return max(alone, at + (depth - nearest) * max(at - alone, 0.0) / nearest)
 
     def pays(self, depth: int) -> float:
         """How much faster guessing that many tokens is than guessing none, as a factor; 1 when nothing is known."""
-        alone, batch = self._cost(0), self.cost(depth)
+        alone, batch = self._means[0], self.cost(depth)
         if alone is None or batch is None or batch <= 0:
             return 1.0
         return self.tokens(depth) * alone / batch
 
     def choose(self, most: int) -> int:
         """Say how many tokens to guess now, 0 to `most`."""
-        alone = self._cost(0)
-        if alone is None or len(self._alone) < 3:
+        alone = self._means[0]
+        if alone is None or len(self._times[0]) < 3:
             return 0
-        reached = max(self._batches, default=0)
+        room = BUDGET * self._tokens * alone - self._lost
+        if room <= 0:
+            return 0
+        reached = max(d for d, at in enumerate(self._means) if at is not None)
         depths = range(1, min(most, reached + 1) + 1)
         best = max(depths, key=self.pays)
-        room = BUDGET * self._tokens * alone - self._lost
-        if self._count >= 4 and self.pays(best) * _GAIN > 1 and room > 0:
+        if self._count >= 4 and self.pays(best) * _GAIN > 1:
             if self._since_alone >= _REFRESH:
                 return 0
             if self._count % _VARY == 0:

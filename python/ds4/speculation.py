@@ -197,7 +197,8 @@ class Speculator:
         found = self.statistics
         found.draft_seconds += drafted - start
         if not depth:
-            self._costs.plain(end - start)
+            if self._draft.auto:
+                self._costs.plain(end - start)
             found.plain += 1
             found.plain_seconds += end - start
             return
@@ -222,7 +223,8 @@ class Speculator:
             by_depth.append((0, 0))
         for i in range(self._depth):
             by_depth[i] = (by_depth[i][0] + 1, by_depth[i][1] + (i < self._hits))
-        self._costs.batch(self._asked, self._depth, seen, self._hits, self._cost)
+        if self._draft.auto:  # what somebody insists on is no loss of the model's choice
+            self._costs.batch(self._asked, self._depth, seen, self._hits, self._cost)
         self._pending = []
         self._asked = self._depth = self._hits = 0
 
