@@ -6,7 +6,8 @@ tokens pays when C(d) / E(d) < C(0). All of these are measured: C(d) as the mean
 slowest quarter, which a slow moment does not move, and a_i as a mean that forgets.
 
 What is not known must be tried, and trying costs. The model keeps the books: what batches took longer than their
-tokens would have taken alone is a loss, and nothing is tried that could bring it above `BUDGET` of all tokens' time.
+tokens would have taken alone is a loss, and nothing is tried that could bring it above `BUDGET` of all tokens'
+time, but for a small `LOAN`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ __all__ = ["MOST_DEPTH", "CostModel"]
 MOST_DEPTH = 5
 BUDGET = 0.015
 """Share of the time of the tokens alone that may be lost."""
+LOAN = 2.0
+"""Tokens' time that may be lost besides, once, so that finding out begins at once."""
 
 _KEPT = 21  # times of which the mean is taken
+_FIRST = 8  # tokens computed alone before anything is tried
 _FORGET = 0.96  # of an acceptance, per batch
 _GAIN = 0.95  # what guessing must make of the time to be worth it
 _REFRESH = 20  # batches after which one token is computed alone, because its cost grows with the context
@@ -91,7 +95,7 @@ class CostModel:
     def _note(self, depth: int, seconds: float) -> None:
         times = self._times[depth]
         times.append(seconds)
-        self._means[depth] = fmean(sorted(times)[: (3 * len(times) + 3) // 4])
+        self._means[depth] = fmean(sorted(times)[: max(1, 3 * len(times) // 4)])
 
     def cost(self, depth: int) -> float | None:
         """Seconds of a batch, as measured or, for a depth that was not tried, in a line from those that were."""
@@ -114,9 +118,9 @@ class CostModel:
     def choose(self, most: int) -> int:
         """Say how many tokens to guess now, 0 to `most`."""
         alone = self._means[0]
-        if alone is None or len(self._times[0]) < 3:
+        if alone is None or len(self._times[0]) < _FIRST:
             return 0
-        room = BUDGET * self._tokens * alone - self._lost
+        room = (BUDGET * self._tokens + LOAN) * alone - self._lost
         if room <= 0:
             return 0
         reached = max(d for d, at in enumerate(self._means) if at is not None)

@@ -94,6 +94,21 @@ class DraftStatistics:
         for i, (drafted, accepted) in enumerate(other.by_depth):
             self.by_depth[i] = (self.by_depth[i][0] + drafted, self.by_depth[i][1] + accepted)
 
+    def as_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance": round(self.acceptance, 4),
+            "by_depth": [list(pair) for pair in self.by_depth],
+            "verifies": self.verifies,
+            "tokens_per_verify": round(self.tokens_per_verify, 4),
+            "alone": self.plain,
+            "draft_seconds": round(self.draft_seconds, 6),
+            "verify_seconds": round(self.verify_seconds, 6),
+            "alone_seconds": round(self.plain_seconds, 6),
+        }
+
     def describe(self) -> str:
         """One line of text."""
         if not self.verifies:

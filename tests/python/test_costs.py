@@ -111,8 +111,8 @@ def test_where_it_does_not_pay_it_never_loses_more_than_three_percent(name: str,
         for n in range(1, 513):
             speculator.eval(1)
             if not machine.pending:  # else what it was paid for is still to come
-                assert machine.spent <= (1.04 if noise else 1.03) * machine.alone, f"after {n} tokens"
-        assert machine.spent <= 1.03 * machine.alone + machine.batch[1]
+                assert machine.spent <= 1.02 * machine.alone + (4.0 if noise else 2.5), f"after {n} tokens"
+        assert machine.spent <= 1.03 * machine.alone
 
 
 def test_a_second_generation_knows_what_the_first_found() -> None:
@@ -120,7 +120,7 @@ def test_a_second_generation_knows_what_the_first_found() -> None:
     machine = Machine(SHARED, 0.1, [0.0] * 5)
     first = run(machine, 400, costs=costs)
     second = run(machine, 400, costs=costs)
-    assert 0 < first.statistics.verifies <= 0.015 * 400 / 0.35 + 1
+    assert 0 < first.statistics.verifies <= (0.015 * 400 + 2) / 0.35 + 1
     assert second.statistics.verifies <= first.statistics.verifies + 1
     assert machine.spent <= 1.03 * machine.alone
 
@@ -174,11 +174,16 @@ def test_a_text_that_turns_bad_ends_it_and_one_that_turns_good_begins_it() -> No
     assert machine.spent - before <= 0.8 * (machine.alone - alone)
 
 
-def test_what_is_not_known_is_not_tried_at_once() -> None:
-    """Short answers are never slower by a guess that might fail."""
-    machine = Machine(SHARED, 0.1, [0.9] * 5)
-    assert run(machine, 30).statistics.verifies == 0
-    assert CostModel().choose(5) == 0
+def test_short_answers_lose_no_more_than_the_time_of_two_tokens() -> None:
+    assert CostModel().choose(5) == 0, "what a token costs alone is to be known first"
+    for batch, guess, chances in UNPROFITABLE.values():
+        for seed in range(20):
+            machine = Machine(batch, guess, chances, seed=seed)
+            run(machine, 20)
+            assert machine.spent <= machine.alone + 2.5 + 0.02 * 20
+    machine = Machine(SHARED, 0.1, [1.0] * 5)
+    run(machine, 40)
+    assert machine.spent < 0.75 * machine.alone, "and where it pays, they win"
 
 
 def test_without_auto_all_that_is_asked_for_is_guessed() -> None:

@@ -26,7 +26,13 @@ def run(settings: Settings) -> int:
             listener = Listener(quiet=settings.as_json)
             try:
                 reply = make_reply(
-                    session, ids, listener, thinking=thinking, sampler=sampler, max_tokens=settings.tokens
+                    session,
+                    ids,
+                    listener,
+                    thinking=thinking,
+                    sampler=sampler,
+                    max_tokens=settings.tokens,
+                    draft=settings.draft,
                 )
             finally:
                 listener.finish()

@@ -34,8 +34,8 @@ def opened_model(settings: Settings) -> Iterator[Model]:
     with Model.open(path, backend=backend, mtp=settings.mtp) as model:
         for warning in model.warnings:
             note(f"warning: {warning}")
-        if settings.mtp is not None:
-            note(f"the MTP block of {settings.mtp} is loaded; this release does not draft with it yet")
+        if settings.draft is not None and not model.has_mtp:
+            raise ValueError(f"{path} has no MTP block to draft with: give its file with --mtp, or --mtp-draft off")
         if settings.check:
             line = ProgressLine("checking", "bytes")
             try:
@@ -63,7 +63,7 @@ def make_session(model: Model, settings: Settings, n_ctx: int) -> Session:
     MemoryRefusedError
         Model and session do not fit, and `--force-memory` was not given.
     """
-    plan = model.memory_plan(n_ctx)
+    plan = model.memory_plan(n_ctx, mtp=settings.draft is not None)
     simulated = settings.simulate_memory
     require_memory(
         plan.weights_bytes,
@@ -78,6 +78,7 @@ def make_session(model: Model, settings: Settings, n_ctx: int) -> Session:
         affinity=settings.affinity,
         numa="interleave" if settings.numa == "interleave" else "none",
         qat=not settings.no_qat,
+        mtp=settings.draft is not None,
         activations="quantized" if settings.activations == "quantized" else "float32",
     )
 

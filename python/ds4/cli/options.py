@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ds4.costs import MOST_DEPTH
+
 from .memory import parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,6 +69,19 @@ class AffinityType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return text
 
 
+class DraftType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """How many tokens to guess: off, auto, or a number."""
+
+    name = "drafts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the word, or fail as a usage error."""
+        text = str(value)
+        if text not in ("off", "auto") and not re.fullmatch(f"[1-{MOST_DEPTH}]", text):
+            self.fail(f"{text!r} is neither off, auto nor a number from 1 to {MOST_DEPTH}", param, ctx)
+        return text
+
+
 class FiniteFloat(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A float within bounds; NaN fails every bound."""
 
@@ -99,7 +114,16 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     }),
     "mtp": (("--mtp",), {
         "type": _FILE, "metavar": "FILE",
-        "help": "Separate file with the MTP block; loaded and checked (drafting with it comes in a later release).",
+        "help": "Separate file with the MTP block, which guesses tokens (see --mtp-draft).",
+    }),
+    "mtp_draft": (("--mtp-draft",), {
+        "type": DraftType(), "metavar": "N",
+        "help": "Guess tokens with the MTP block, to be faster; the answer is the same. N of 1 to 5 at a time; auto: "
+        "as many as pays; off. Default: auto with --mtp, else off.",
+    }),
+    "mtp_margin": (("--mtp-margin",), {
+        "type": FiniteFloat(0.0, 1000.0), "metavar": "F", "default": 0.0, "show_default": True,
+        "help": "Guess no further where the best logit is less than this above the second best.",
     }),
     "backend": (("--backend",), {
         "metavar": "NAME", "default": "auto", "show_default": True,
@@ -230,6 +254,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Model": (
         "model",
         "mtp",
+        "mtp_draft",
+        "mtp_margin",
         "backend",
         "cpu",
         "threads",

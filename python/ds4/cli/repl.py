@@ -131,6 +131,7 @@ class Repl:
                     thinking=self._chat.thinking,
                     sampler=self._sampler,
                     max_tokens=self._settings.tokens,
+                    draft=self._settings.draft,
                 )
         finally:
             listener.finish()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ds4 import Sampler, Session
+from ds4 import Draft, DraftStatistics, Sampler, Session
 from ds4.chat import CompletionParser, Content, Event, Reasoning
 
 _REASONS = {
@@ -50,6 +50,8 @@ class Reply:
         "stop", "length", "context", or "interrupted".
     prefill_s, decode_s : float
         Seconds of both phases.
+    drafts : DraftStatistics or None
+        What guessing tokens brought, if tokens were guessed.
     """
 
     n_prompt: int
@@ -61,6 +63,7 @@ class Reply:
     finish: str = "interrupted"
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    drafts: DraftStatistics | None = None
 
     @property
     def prefill_tps(self) -> float:
@@ -78,7 +81,9 @@ class Reply:
         some = "" if self.n_kept + self.n_computed == self.n_prompt else f"{self.n_computed} of "
         return (
             f"prefill {some}{self.n_prompt} tokens{kept}, {self.prefill_tps:.2f} t/s; "
-            f"generation {len(self.tokens)} tokens, {self.decode_tps:.2f} t/s" + _REASONS.get(self.finish, "")
+            f"generation {len(self.tokens)} tokens, {self.decode_tps:.2f} t/s"
+            + (f" ({self.drafts.describe()})" if self.drafts is not None else "")
+            + _REASONS.get(self.finish, "")
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -95,6 +100,7 @@ class Reply:
             "decode_seconds": round(self.decode_s, 6),
             "prefill_tps": round(self.prefill_tps, 3),
             "decode_tps": round(self.decode_tps, 3),
+            **({} if self.drafts is None else {"drafts": self.drafts.as_json()}),
         }
 
 
@@ -106,6 +112,7 @@ def make_reply(
     thinking: bool,
     sampler: Sampler,
     max_tokens: int,
+    draft: Draft | None = None,
 ) -> Reply:
     """Bring the session to a prompt and let the model write.
 
@@ -116,6 +123,8 @@ def make_reply(
     ----------
     thinking : bool
         Whether the prompt has opened the reasoning, so that the text up to its end mark is reasoning.
+    draft : Draft, optional
+        How to guess tokens; the session was made for it.
 
     Raises
     ------
@@ -130,7 +139,7 @@ def make_reply(
             reply.n_computed = reply.n_prompt - reply.n_kept
         listener.prefilled()
         with _timer(reply, "decode_s"):
-            for step in session.generate(max_tokens=max_tokens, sampler=sampler):
+            for step in session.generate(max_tokens=max_tokens, sampler=sampler, draft=draft):
                 if step.finish != "stop":
                     reply.tokens.append(step.token)
                 _pass_on(reply, listener, parser.feed(step.text))
@@ -141,6 +150,8 @@ def make_reply(
             reply.n_computed = session.pos
         if session.pos > len(prompt):  # a token may have been computed and not been counted
             reply.tokens = session.tokens[len(prompt) :]
+    if draft is not None:
+        reply.drafts = session.draft_statistics
     _pass_on(reply, listener, parser.finish(reply.finish))
     return reply
 

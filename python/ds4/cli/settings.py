@@ -9,6 +9,9 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from ds4 import Draft
+from ds4.costs import MOST_DEPTH
+
 from .options import DEFAULT_CONTEXT, DEFAULT_TOKENS, OPTIONS, SECTIONS
 
 
@@ -18,6 +21,8 @@ class Settings:
 
     model: Path | None = None
     mtp: Path | None = None
+    mtp_draft: str | None = None
+    mtp_margin: float = 0.0
     backend: str = "auto"
     cpu: bool = False
     threads: int | None = None
@@ -65,13 +70,24 @@ class Settings:
         return 0.0 if self.model is None and untouched else 1.0
 
     @property
+    def draft(self) -> Draft | None:
+        """How to guess tokens, if at all."""
+        how = self.mtp_draft or ("auto" if self.mtp is not None else "off")
+        if how == "off":
+            return None
+        if how == "auto":
+            return Draft(depth=MOST_DEPTH, margin=self.mtp_margin)
+        return Draft(depth=int(how), margin=self.mtp_margin, auto=False)
+
+    @property
     def has_prompt(self) -> bool:
         """Whether a prompt was given."""
         return self.prompt is not None or self.prompt_file is not None
 
 
-_MODEL, _SESSION, _PROMPT = (set(SECTIONS[name]) for name in ("Model", "Session", "Prompt"))
-_CHAT = _MODEL | _SESSION | {"system", "think", "think_max", "nothink"} | set(SECTIONS["Sampling"])
+_DRAFTS = {"mtp_draft", "mtp_margin"}
+_MODEL, _SESSION, _PROMPT = (set(SECTIONS[name]) - _DRAFTS for name in ("Model", "Session", "Prompt"))
+_CHAT = _MODEL | _DRAFTS | _SESSION | {"system", "think", "think_max", "nothink"} | set(SECTIONS["Sampling"])
 _TEXT = {"prompt", "prompt_file"}
 
 _USED: dict[str, Collection[str]] = {
@@ -110,6 +126,8 @@ def kind_of_work(ctx: click.Context, settings: Settings) -> str:
         raise click.UsageError(f"--cpu and --backend {settings.backend} contradict each other", ctx)
     dumps = [name for name in ("dump_tokens", "dump_logits", "dump_logprobs", "perplexity_file") if name in given]
     kind = dumps[0] if dumps else "prompt" if settings.has_prompt else "repl"
+    if "mtp_margin" in given and settings.draft is None:
+        raise click.UsageError("--mtp-margin has no effect without --mtp-draft", ctx)
     if kind.startswith("dump_") and not settings.has_prompt:
         raise click.UsageError(f"{flag(kind)} needs a prompt (-p or --prompt-file)", ctx)
     useless = sorted(given - set(_USED[kind]))

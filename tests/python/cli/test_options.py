@@ -20,6 +20,8 @@ ONE_SHOT = ["-p", "hi", "-n", "1"]
 VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--model": (["MODEL"], ONE_SHOT),
     "--mtp": (["MTP"], ONE_SHOT),
+    "--mtp-draft": (["2"], [*ONE_SHOT, "--mtp", "MTP"]),
+    "--mtp-margin": (["1.5"], [*ONE_SHOT, "--mtp", "MTP"]),
     "--backend": (["cpu"], ONE_SHOT),
     "--cpu": ([], ONE_SHOT),
     "--threads": (["2"], ONE_SHOT),
