@@ -2,79 +2,95 @@
 
 from __future__ import annotations
 
-import json
-import math
-import resource
-import sys
-import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-import ds4
-from ds4 import GGUFFile, Model, Session
-from ds4.bench import (
-    Measurement,
-    TokenBytes,
-    Workload,
-    parse_workloads,
-    plot_profiles,
-    run_bench,
-    token_bytes,
-    touch_weights,
-)
-from ds4.plotting import check_plot
-
-from .diagnostics import source_of
-from .opening import opened_model
+from . import bench_compare, bench_sweep, bench_tests
 from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
-from .output import keep_apart, report_file
-from .settings import Settings
-from .terminal import note, shown_progress
 
-DEFAULT_TESTS = "pp512,tg32"
+_FILE = click.Path(path_type=Path)
 
 _HELP = """\b
 Examples:
   ds4 bench                                          the tiny model of the package
-  ds4 bench -m flash.gguf -t 8
+  ds4 bench -m flash.gguf --csv speed.csv --plot speed.svg
+  ds4 bench -m flash.gguf --ctx-max 131072 --step-mul 2 --repeats 3 --csv speed.csv
+  ds4 bench --compare old.csv new.csv --plot both.svg
   ds4 bench -m flash.gguf --tests pp128,pp512,tg32 --reps 5
   ds4 bench -m flash.gguf --tests tg32@1024,tg32@16384   decode behind long contexts
   ds4 bench -m flash.gguf --profile --plot parts.svg     where the time goes
-  ds4 bench -m flash.gguf --jsonl > runs.jsonl           one line a run, for scripts
 
-Tests are ppN, the prefill of a prompt of N random tokens, and tgN, N tokens decoded one by one. With @DEPTH the context
-holds DEPTH positions before; they are filled with random numbers instead of being computed, which costs the same
-afterwards. Each test is warmed up, then run --reps times; the table gives the median and the extremes of tokens a
-second."""
+Without --tests it sweeps: one text is computed piece by piece, and at every frontier from --ctx-start to --ctx-max
+the speed of the new piece and of --gen-tokens decoded tokens is measured. The table is CSV, a row as soon as it is
+known.
+
+With --tests (or --profile) it runs single tests with random tokens: ppN is the prefill of a prompt of N tokens, tgN
+are N tokens decoded one by one. With @DEPTH the context holds DEPTH positions before; they are filled with random
+numbers instead of being computed, which costs the same afterwards. Each test is warmed up, then run --reps times; the
+table gives the median and the extremes of tokens a second.
+
+With --compare nothing is measured: two tables are held against each other. Give it once for every pair of files;
+pairs measured in alternating order show how large the noise is."""
+
+_TESTS = ("tests", "ctx", "seed", "bandwidth", "profile", "jsonl")
+_SWEEP = ("prompt_file", "chat_prompt_file", "system", "ctx_start", "ctx_max", "ctx_alloc", "step_incr", "step_mul",
+          "gen_tokens", "csv", "dump_frontier_logits_dir", "cold")  # fmt: skip
+_COMPARE = ("compare", "plot", "json_file")
 
 
 @click.command("bench", help=_HELP, short_help="Measure speed, and where the time goes.")
 @take("model")
+@click.option("--prompt-file", type=_FILE, metavar="FILE", help="Text to compute, at least --ctx-max tokens. Default: "
+              "a text made by rules.")  # fmt: skip
+@click.option("--chat-prompt-file", type=_FILE, metavar="FILE", help="The same as one user message, without thinking.")
+@take("system")
+@click.option("--ctx-start", type=Whole(1, MAX_CONTEXT), default=2048, show_default=True, metavar="N",
+              help="First frontier, in tokens.")  # fmt: skip
+@click.option("--ctx-max", type=Whole(1, MAX_CONTEXT), metavar="N",
+              help=f"Last frontier.  [default: {bench_sweep.CTX_MAX}; with the tiny model of the package "
+              f"{bench_sweep.TINY_CTX_MAX}]",
+)  # fmt: skip
+@click.option("--ctx-alloc", type=Whole(1, MAX_CONTEXT), metavar="N",
+              help="Positions of the context. Default: --ctx-max + --gen-tokens + 1.")  # fmt: skip
+@click.option("--step-incr", type=Whole(1, MAX_CONTEXT), default=2048, show_default=True, metavar="N",
+              help="Tokens from one frontier to the next.")  # fmt: skip
+@click.option("--step-mul", type=FiniteFloat(1.0, 1e6), default=1.0, show_default=True, metavar="F",
+              help="Above 1: factor from one frontier to the next, instead of --step-incr.")  # fmt: skip
+@click.option("--gen-tokens", type=Whole(0, MAX_CONTEXT), default=128, show_default=True, metavar="N",
+              help="Tokens to decode at each; 0 measures the prefill alone.")  # fmt: skip
+@click.option("--csv", type=_FILE, metavar="FILE", help="Where the table goes. Default: standard output.")
+@click.option("--dump-frontier-logits-dir", type=_FILE, metavar="DIR",
+              help="Write the logits at every frontier as JSON into this folder, which must exist.")  # fmt: skip
+@click.option("--cold", is_flag=True, help="No warm-up before the first frontier.")
+@click.option("--compare", type=_FILE, nargs=2, multiple=True, metavar="A.csv B.csv",
+              help="Compare tables: how much faster is B?")  # fmt: skip
 @click.option(
-    "--tests", default=DEFAULT_TESTS, show_default=True, metavar="LIST", help="What to measure, separated by commas."
+    "--tests", metavar="LIST", help=f"Run these single tests instead.  [default with --profile: {bench_tests.DEFAULT}]"
 )
-@click.option("--reps", type=Whole(1, 1000), default=3, show_default=True, metavar="N", help="Timed runs of each test.")
 @click.option(
-    "-c",
-    "--ctx",
-    type=Whole(1, MAX_CONTEXT),
-    metavar="N",
-    help="Positions of the context. Default: what the tests need.",
-)
+    "--reps", "--repeats", "reps", type=Whole(1, 1000), metavar="N",
+    help="Timed runs of each frontier or test.  [default: 1; with --tests 3]",
+)  # fmt: skip
+@click.option(
+    "-c", "--ctx", type=Whole(1, MAX_CONTEXT), metavar="N",
+    help="Positions of the context for --tests. Default: what the tests need.",
+)  # fmt: skip
 @click.option("--chunk", type=Whole(1, 4096), metavar="N", help="Most tokens computed together. Default: the engine's.")
 @click.option(
-    "--seed", type=Whole(0, (1 << 64) - 1), default=1, show_default=True, metavar="N", help="Of the random tokens."
-)
+    "--seed", type=Whole(0, (1 << 64) - 1), default=1, show_default=True, metavar="N",
+    help="Of the random tokens of --tests.",
+)  # fmt: skip
 @take("backend", "cpu", "threads", "affinity", "numa", "no_qat", "activations", "force_memory", "simulate_memory")
 @click.option("--isa", metavar="NAME", help="Use at most this CPU kernel variant: base, avx2, avx512, ...")
 @click.option(
     "--bandwidth",
     type=FiniteFloat(0.0, 1e6, above=True),
     metavar="GB/S",
-    help="Bandwidth of the memory; shows how fast it lets a token be decoded, and what share of that was reached.",
+    help="Bandwidth of the memory, with --tests; shows how fast it lets a token be decoded, and what share of that was "
+    "reached.",
 )
 @click.option("--warm-weights", is_flag=True, help="Read the whole model file first.")
 @click.option(
@@ -82,202 +98,33 @@ second."""
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=_FILE,
     metavar="FILE",
-    help="Draw the parts as stacked bars, .svg or .png; implies --profile (needs matplotlib).",
+    help="Draw the speeds (with --tests the parts as stacked bars; implies --profile), .svg or .png; needs matplotlib.",
 )
-@click.option("--jsonl", is_flag=True, help="Print one JSON object a run instead of the table.")
+@click.option("--jsonl", is_flag=True, help="With --tests, print one JSON object a run instead of the table.")
 @report_option
-def command(
-    tests: str, reps: int, ctx: int | None, chunk: int | None, seed: int, isa: str | None, bandwidth: float | None,
-    warm_weights: bool, profile: bool, plot: Path | None, jsonl: bool, json_file: Path | None, **values: Any,
-) -> int:  # fmt: skip
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> int:
     """Run the command."""
-    workloads = _workloads(tests, ctx)
-    settings = _settings(workloads, ctx, values)
-    if jsonl and str(json_file) == "-":
-        raise click.UsageError("--jsonl and --json - both go to standard output")
-    keep_apart([plot, json_file], [settings.model])
-    if plot is not None:
-        check_plot(plot)
-    if isa is not None:
-        _choose_isa(isa)
-    quiet = jsonl or str(json_file) == "-"
-    with report_file(json_file) as report, opened_model(settings) as model:
-        if warm_weights:
-            with GGUFFile(model.path) as file, shown_progress("reading", "bytes") as progress:
-                touch_weights(file, progress=progress)
-        with _session(model, settings, chunk) as session:
-            head = _head(model, session, settings, seed)
-            floors = _floors(model, session, workloads)
-            if not quiet:
-                print("\n".join(_head_lines(head, model)))
-            found = _measure(session, workloads, reps, seed, profile or plot is not None, jsonl)
-        if plot is not None:
-            plot_profiles(found, plot, title=f"{head['model']}, {head['threads']} thread(s), {head['cpu_isa']}")
-            note(f"wrote {plot}")
-        if not quiet:
-            print("\n".join(_lines(found, floors, bandwidth)))
-        if report is not None:
-            report.write_json(_report(head, found, floors, bandwidth))
-    return 0
-
-
-def _workloads(tests: str, ctx: int | None) -> list[Workload]:
-    try:
-        workloads = parse_workloads(tests)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--tests") from None
-    for w in workloads:
-        if ctx is not None and w.n_ctx > ctx:
-            raise click.BadParameter(f"{w.name} needs {w.n_ctx} positions, --ctx gives {ctx}", param_hint="--tests")
-    return workloads
-
-
-def _settings(workloads: Sequence[Workload], ctx: int | None, values: dict[str, Any]) -> Settings:
-    if values["cpu"] and values["backend"] not in ("auto", "cpu"):
-        raise click.UsageError(f"--cpu and --backend {values['backend']} contradict each other")
-    return Settings(ctx=ctx or max(w.n_ctx for w in workloads), **values)
-
-
-def _choose_isa(name: str) -> None:
-    try:
-        ds4.set_cpu_isa(name)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--isa") from None
-
-
-def _session(model: Model, settings: Settings, chunk: int | None) -> Session:
-    from .memory import available_memory, require_memory
-
-    sizes: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
-    plan = model.memory_plan(settings.ctx, threads=settings.threads, **sizes)
-    simulated = settings.simulate_memory
-    require_memory(
-        plan.weights_bytes,
-        plan.total_session_bytes,
-        available_memory() if simulated is None else simulated,
-        n_ctx=settings.ctx,
-        force=settings.force_memory,
-    )
-    return model.session(
-        n_ctx=settings.ctx,
-        threads=settings.threads,
-        affinity=settings.affinity,
-        numa="interleave" if settings.numa == "interleave" else "none",
-        qat=not settings.no_qat,
-        activations="quantized" if settings.activations == "quantized" else "float32",
-        **sizes,
-    )
-
-
-def _measure(
-    session: Session, workloads: Sequence[Workload], reps: int, seed: int, profile: bool, jsonl: bool
-) -> list[Measurement]:
-    def print_sample(w: Workload, seconds: float, cpu_seconds: float) -> None:
-        facts = {"test": w.name, "tps": round(w.n / seconds, 4), "seconds": round(seconds, 6)}
-        print(json.dumps({**facts, "cpu_seconds": round(cpu_seconds, 6)}), flush=True)
-
-    sample = print_sample if jsonl else None
-    with shown_progress("measuring", "runs") as progress:
-        return list(
-            run_bench(session, workloads, reps=reps, seed=seed, profile=profile, progress=progress, sample=sample)
+    given = {name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if "compare" in given:
+        _refuse(context, given - set(_COMPARE), "with --compare: nothing is measured")
+        return bench_compare.run(values["compare"], values["plot"], values["json_file"])
+    if given & {"tests", "profile"}:
+        _refuse(context, given & set(_SWEEP), "with --tests or --profile; it belongs to the sweep")
+        values = {k: v for k, v in values.items() if k not in (*_SWEEP, "compare")}
+        return bench_tests.run(
+            **{**values, "tests": values["tests"] or bench_tests.DEFAULT, "reps": values["reps"] or 3}
         )
+    _refuse(context, given & set(_TESTS), "in a sweep; it belongs to --tests, as in --tests pp512,tg32")
+    values = {k: v for k, v in values.items() if k not in (*_TESTS, "compare")}
+    return bench_sweep.run(**{**values, "reps": values["reps"] or 1})
 
 
-def _head(model: Model, session: Session, settings: Settings, seed: int) -> dict[str, Any]:
-    return {
-        **source_of(model, settings),
-        "version": ds4.__version__,
-        "cpu_isa": ds4.cpu_isa(),
-        "threads": session.threads,
-        "chunk": session.chunk,
-        "ctx": session.n_ctx,
-        "seed": seed,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _floors(model: Model, session: Session, workloads: Sequence[Workload]) -> dict[str, TokenBytes]:
-    """Return what one token reads, of every test that decodes."""
-    with GGUFFile(model.path) as file:
-        return {
-            w.name: token_bytes(file, model.shape, depth=w.depth, rows=session.rows) for w in workloads if w.is_decode
-        }
-
-
-def _peak_rss() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _report(
-    head: dict[str, Any], found: Sequence[Measurement], floors: dict[str, TokenBytes], bandwidth: float | None
-) -> dict[str, Any]:
-    tests = []
-    for m in found:
-        facts = m.as_json()
-        need = floors.get(m.workload.name)
-        if need is not None:
-            facts["token_bytes"] = {"total": need.total, "groups": need.groups, "layers": list(need.layers)}
-            facts["bytes_per_second"] = m.tps * need.total
-            if bandwidth is not None:
-                facts["floor_tps"] = need.floor(bandwidth * 1e9)
-        tests.append(facts)
-    return {
-        "format": "ds4-bench", **head, "bandwidth": None if bandwidth is None else bandwidth * 1e9,
-        "peak_rss": _peak_rss(), "tests": tests,
-    }  # fmt: skip
-
-
-def _head_lines(head: dict[str, Any], model: Model) -> Iterator[str]:
-    layers = f"{model.shape.n_layer} layers"
-    yield f"{head['model']} ({head['shape']}, {layers}), {head['threads']} thread(s), {head['cpu_isa']}, " \
-          f"{head['activations']} activations, chunks of {head['chunk']}"  # fmt: skip
-
-
-def _lines(found: Sequence[Measurement], floors: dict[str, TokenBytes], bandwidth: float | None) -> Iterator[str]:
-    width = max(4, *(len(m.workload.name) for m in found))
-    yield f"{'test':<{width}} {'tokens/s':>10} {'min':>10} {'max':>10} {'ms/token':>10} {'cpus':>6}" + (
-        f" {'GB/s':>7}" if floors else "") + (f" {'floor t/s':>10} {'share':>7}" if bandwidth else "")  # fmt: skip
-    for m in found:
-        line = f"{m.workload.name:<{width}} {m.tps:>10.2f} {min(m.samples):>10.2f} {max(m.samples):>10.2f} " \
-               f"{1e3 / m.tps:>10.3f} {m.cpus:>6.2f}"  # fmt: skip
-        need = floors.get(m.workload.name)
-        if need is not None:
-            line += f" {m.tps * need.total / 1e9:>7.2f}"
-            if bandwidth is not None:
-                floor = need.floor(bandwidth * 1e9)
-                line += f" {floor:>10.2f} {100 * m.tps / floor:>6.1f}%"
-        yield line
-    for name, need in floors.items():
-        groups = ", ".join(f"{g} {_megabytes(n)}" for g, n in sorted(need.groups.items(), key=lambda x: -x[1]))
-        yield f"{name} reads {_megabytes(need.total)} MB a token: {groups}"
-    profiled = [m for m in found if m.profile is not None]
-    if profiled:
-        yield ""
-        yield from _profile_lines(profiled)
-
-
-def _megabytes(n: int) -> str:
-    return f"{n / 1e6:.1f}"
-
-
-def _profile_lines(profiled: Sequence[Measurement]) -> Iterator[str]:
-    """Milliseconds a token and share of every part, one pair of columns a test."""
-    columns = []
-    for m in profiled:
-        assert m.profile is not None
-        columns.append((m.workload, m.profile.by_part(), m.profile.total))
-    parts = list(columns[0][1])
-    width = max(len("ms/token"), *(len(p) for p in parts))
-    cell = max(17, *(len(w.name) + 2 for w, _, _ in columns))
-    yield f"{'ms/token':<{width}}" + "".join(f"{w.name:>{cell}}" for w, _, _ in columns)
-    for part in [*parts[1:], parts[0]]:
-        cells = (f"{1e3 * by[part] / w.n:.4f} {_share(by[part], total)}" for w, by, total in columns)
-        yield f"{part:<{width}}" + "".join(f"{c:>{cell}}" for c in cells)
-    yield f"{'total':<{width}}" + "".join(f"{f'{1e3 * total / w.n:.4f}       ':>{cell}}" for w, _, total in columns)
-
-
-def _share(part: float, total: float) -> str:
-    return f"{100 * part / total if total else math.nan:5.1f}%"
+def _refuse(ctx: click.Context, useless: set[str], why: str) -> None:
+    """Refuse options that would have no effect."""
+    for parameter in ctx.command.params:
+        if parameter.name in useless:
+            option = next(o for o in parameter.opts if o.startswith("--"))
+            raise click.UsageError(f"{option} has no effect {why}", ctx)

@@ -1,4 +1,4 @@
-"""``ds4 bench``: tables, reports, wrong command lines."""
+"""``ds4 bench --tests``: tables, reports, wrong command lines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_one_line_a_run(ds4: Any, model_path: Path) -> None:
         (["--bandwidth", "0"], "above 0"),
         (["--bandwidth", "nan"], "above 0"),
         (["--cpu", "--backend", "cuda"], "contradict"),
-        (["--jsonl", "--json", "-"], "standard output"),
+        (["--tests", "tg1", "--jsonl", "--json", "-"], "standard output"),
+        (["--tests", "tg1", "--csv", "x.csv"], "--csv has no effect with --tests"),
+        (["--profile", "--gen-tokens", "4"], "--gen-tokens has no effect with --tests or --profile"),
         (["-t", "0"], "at least 1"),
         (["--chunk", "4097"], "at most 4096"),
     ],

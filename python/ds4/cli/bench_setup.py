@@ -1,0 +1,51 @@
+"""What the forms of ``ds4 bench`` share: settings, the variant of the kernels, the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import ds4
+from ds4 import Model, Session
+
+from .memory import available_memory, require_memory
+from .settings import Settings
+
+
+def bench_settings(n_ctx: int, values: dict[str, Any]) -> Settings:
+    """Return the settings of the options for a context of `n_ctx` positions."""
+    if values["cpu"] and values["backend"] not in ("auto", "cpu"):
+        raise click.UsageError(f"--cpu and --backend {values['backend']} contradict each other")
+    return Settings(ctx=n_ctx, **values)
+
+
+def choose_isa(name: str) -> None:
+    """Limit the kernels to a variant; an unknown one is a wrong command line."""
+    try:
+        ds4.set_cpu_isa(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--isa") from None
+
+
+def bench_session(model: Model, settings: Settings, chunk: int | None) -> Session:
+    """Make a session after checking that model and session fit into memory."""
+    sizes: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
+    plan = model.memory_plan(settings.ctx, threads=settings.threads, **sizes)
+    simulated = settings.simulate_memory
+    require_memory(
+        plan.weights_bytes,
+        plan.total_session_bytes,
+        available_memory() if simulated is None else simulated,
+        n_ctx=settings.ctx,
+        force=settings.force_memory,
+    )
+    return model.session(
+        n_ctx=settings.ctx,
+        threads=settings.threads,
+        affinity=settings.affinity,
+        numa="interleave" if settings.numa == "interleave" else "none",
+        qat=not settings.no_qat,
+        activations="quantized" if settings.activations == "quantized" else "float32",
+        **sizes,
+    )
