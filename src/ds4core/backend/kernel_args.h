@@ -135,13 +135,28 @@ typedef struct ds4_importance {
     ds4_ref sum_in, sum_mid, counts;
 } ds4_importance;
 
-/* y[t] = sum over the k chosen experts of down(weight * silu(min(gate x, clamp)) * clamp(up x, +-clamp)). */
+/* Where the matrices of an expert begin: bytes after the places that `data` of the three weights names. */
+typedef struct ds4_expert_place {
+    uint64_t gate, up, down;
+} ds4_expert_place;
+
+/* Work of one call: the middle rows (gate, up, activation), which stay with the queue until the next call with other
+ * ids; what they add to y; and whether y holds the parts of lower experts already, or is set. */
+enum { DS4_EXPERTS_GATE_UP = 1, DS4_EXPERTS_DOWN = 2, DS4_EXPERTS_ADD = 4 };
+
+/* y[t] = sum over the k chosen experts of down(weight * silu(min(gate x, clamp)) * clamp(up x, +-clamp)), in ascending
+ * order of the experts. The work may be split into calls with the same x, ids and weights, between which the queue gets
+ * no other operations: one or more with GATE_UP, one with DOWN, then the same for higher experts with ADD. That changes
+ * no bit. */
 typedef struct ds4_args_experts {
     ds4_weight gate, up, down;
     ds4_ref x, ids, weights, y;
     uint32_t n, k, quantized;
     float clamp;
-    ds4_importance importance; /* added to when present */
+    ds4_importance importance; /* added to by GATE_UP when present */
+    uint32_t work;
+    ds4_ref places; /* ds4_expert_place [n_expert], or absent: the matrices are stacked, matrix_stride apart */
+    ds4_ref chosen; /* uint8 [n_expert], not zero: the experts of this call, or absent: all */
 } ds4_args_experts;
 
 /* a[i] = silu(min(a[i], clamp)) * clamp(b[i], +-clamp), count values. */

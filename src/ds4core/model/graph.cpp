@@ -159,7 +159,7 @@ void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *imp
     }
     ds4_args_experts e{w.gate_exps, w.up_exps,       w.down_exps, s_.normed,      s_.expert_ids, s_.expert_weights,
                        s_.y,        n,               c.n_expert_used, cfg_.quantized, c.swiglu_clamp,
-                       importance ? *importance : ds4_importance{}};
+                       importance ? *importance : ds4_importance{}, DS4_EXPERTS_GATE_UP | DS4_EXPERTS_DOWN, {}, {}};
     {
         const Part part(profile_, DS4_PART_EXPERTS_DOWN);
         ops_.experts(q_, &e);

@@ -72,8 +72,16 @@ PackedTokens PackedTokens::gather(ds4_queue *q, uint32_t type, const TokenBlocks
     const size_t row_bytes = activation_bytes(kind, n_in), n_tokens = last_token(blocks);
     uint8_t *rows = room(q->packed, row_bytes * n), *dst = room(store, n_tokens * out.token_bytes_);
     const PanelFormat &format = q->panels->formats[out.type_];
-    q->pool.run(n, n * n_in * 4, [&](size_t b, size_t e, unsigned) {
-        for (; b < e; b++) round_row(q->rows, kind, x + b * n_in, rows + b * row_bytes, n_in);
+    std::vector<uint8_t> occurs(n);
+    size_t n_occur = 0;
+    for (const TokenBlocks::Block &block : blocks.list())
+        for (size_t t = block.first; t < block.first + block.count; t++) {
+            n_occur += !occurs[index[t]];
+            occurs[index[t]] = 1;
+        }
+    q->pool.run(n, n_occur * n_in * 4, [&](size_t b, size_t e, unsigned) {
+        for (; b < e; b++)
+            if (occurs[b]) round_row(q->rows, kind, x + b * n_in, rows + b * row_bytes, n_in);
     });
     q->pool.run(blocks.list().size(), n_tokens * n_in, [&](size_t b, size_t e, unsigned) {
         const uint8_t *tokens[kMostTokens];

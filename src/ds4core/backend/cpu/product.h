@@ -56,7 +56,7 @@ public:
         one.data_ += g * group_bytes_;
         return one;
     }
-    // The same for tokens that are rows `index[i]` of n rows: each row is rounded once, however often it occurs.
+    // The same for tokens that are rows `index[i]` of n rows: a row that occurs is rounded once, however often.
     static PackedTokens gather(ds4_queue *q, uint32_t type, const TokenBlocks &blocks, const float *x, size_t n,
                                size_t n_in, const uint32_t *index, std::vector<uint8_t> &store);
 
