@@ -14,7 +14,10 @@ const char *ds4_cpu_isa(void) { return ds4::isa_name(ds4::active_isa()); }
 ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err) { return ds4::limit_isa(name, err); }
 
 void ds4_model_options_init(ds4_model_options *o) {
-    if (o) *o = {sizeof(ds4_model_options), "auto", nullptr};
+    if (!o) return;
+    *o = {};
+    o->struct_size = sizeof(*o);
+    o->backend = "auto";
 }
 
 ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err) {

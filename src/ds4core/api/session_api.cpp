@@ -4,31 +4,14 @@
 
 #include <unistd.h>
 
-#include "api/guard.h"
+#include "api/enter.h"
 #include "base/machine.h"
 #include "session/sample.h"
 #include "session/session.h"
 
+using ds4::enter;
 using ds4::fail;
 using ds4::guarded;
-
-namespace {
-
-// One caller at a time, in the process that made the session; exceptions stop here.
-template <class F> ds4_status enter(ds4_session *s, const char *what, ds4_error *err, F &&body) noexcept {
-    if (!s) return fail(err, DS4_E_ARGUMENT, "%s: session is NULL", what);
-    if (s->model->owner != getpid())
-        return fail(err, DS4_E_STATE, "%s: the session belongs to the parent process; open the model again after fork",
-                    what);
-    ds4::Phase idle = ds4::Phase::idle;
-    if (!s->phase.compare_exchange_strong(idle, ds4::Phase::running))
-        return fail(err, DS4_E_BUSY, "%s: another thread is using this session", what);
-    ds4_status st = guarded(what, err, body);
-    s->phase.store(ds4::Phase::idle);
-    return st;
-}
-
-}  // namespace
 
 uint32_t ds4_default_threads(void) {
     try {

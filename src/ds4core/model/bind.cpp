@@ -29,7 +29,14 @@ public:
     Binder(const Binder &) = delete;
 
     ds4_status import(ds4_error *err) {
-        ds4_status st = m_.ops->buffer_import_host(m_.device, g_.file.data(), g_.info.file_bytes, keep(), err);
+        const uint8_t *data = g_.file.data();
+        uint64_t bytes = g_.info.file_bytes;
+        if (m_.stream) {
+            resident_ = &m_.stream->resident(g_);
+            data = resident_->data();
+            bytes = resident_->mapped_bytes();
+        }
+        ds4_status st = m_.ops->buffer_import_host(m_.device, data, bytes, keep(), err);
         file_buffer_ = m_.buffers.back();
         return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, nullptr, &uploads_, err) : st;
     }
@@ -91,8 +98,9 @@ public:
         return decoded(p + "_ape.weight", &c->ape, err);
     }
 
-    // hashed, ratio: decide which tensors were checked. One that does not belong here must stay unbound.
-    ds4_status layer(const std::string &p, uint32_t ratio, bool hashed, LayerWeights *l, ds4_error *err) {
+    // hashed, ratio: decide which tensors were checked. One that does not belong here must stay unbound. name: in messages.
+    ds4_status layer(const std::string &p, const std::string &name, uint32_t ratio, bool hashed, LayerWeights *l,
+                     ds4_error *err) {
         l->ratio = ratio;
         l->hc_attn = hyper(p + "hc_attn_");
         l->hc_ffn = hyper(p + "hc_ffn_");
@@ -112,6 +120,11 @@ public:
         else
             l->router_bias = vector(p + "exp_probs_b.bias");
         experts(p, l);
+        if (m_.stream) {
+            l->stream = m_.stream->add_layer(g_, layout_, p, name);
+            const ds4_gguf_tensor *table = hashed ? g_.find_tensor(p + "ffn_gate_tid2eid.weight") : nullptr;
+            if (table) l->hash_ids = reinterpret_cast<const int32_t *>(resident_->find(*table));
+        }
         l->gate_shexp = matrix(p + "ffn_gate_shexp.weight");
         l->up_shexp = matrix(p + "ffn_up_shexp.weight");
         l->down_shexp = matrix(p + "ffn_down_shexp.weight");
@@ -139,7 +152,12 @@ private:
         }
     }
 
-    ds4_ref at(const ds4_gguf_tensor &t) const { return ref(file_buffer_, t.offset); }
+    // Streamed experts have no place here: they get the slab's when the cache stands.
+    ds4_ref at(const ds4_gguf_tensor &t) const {
+        if (!resident_) return ref(file_buffer_, t.offset);
+        const uint8_t *place = resident_->find(t);
+        return place ? ref(file_buffer_, static_cast<uint64_t>(place - resident_->data())) : ds4_ref{};
+    }
     ds4_buffer **keep() {
         m_.buffers.push_back(nullptr);
         return &m_.buffers.back();
@@ -148,6 +166,7 @@ private:
     ds4_model &m_;
     const ds4_gguf &g_;
     const ExpertLayout &layout_;
+    const ResidentWeights *resident_ = nullptr;
     ds4_buffer *file_buffer_ = nullptr;
     ds4_queue *uploads_ = nullptr;  // for the small tables
 };
@@ -180,7 +199,7 @@ std::vector<TensorSpec> wanted_tensors(const ds4_gguf &g, const ds4_shape &s) {
 ds4_status bind_mtp(ds4_model &m, Binder &b, MtpNames names, ds4_error *err) {
     auto w = std::make_unique<MtpWeights>();
     std::string p = names == MtpNames::ds4 ? "mtp.0." : "blk." + std::to_string(m.shape.n_layer) + ".";
-    ds4_status st = b.layer(p, 0, false, &w->block, err);
+    ds4_status st = b.layer(p, "the MTP block", 0, false, &w->block, err);
     if (st != DS4_OK) return st;
     if (names == MtpNames::ds4) {
         w->e_proj = b.matrix(p + "e_proj.weight");
@@ -273,7 +292,22 @@ void fingerprint(const ds4_model &m, uint8_t out[16]) {
     memcpy(out, h, 16);
 }
 
-ds4_status open_mtp(ds4_model &m, const char *path, ds4_error *err) {
+// Lets the reads begin: from here on the experts are the slab's.
+ds4_status start_stream(ds4_model &m, const ds4_model_options &o, ds4_error *err) {
+    ds4_status st = m.stream->start(o, err);
+    if (st != DS4_OK) return st;
+    stream::ExpertCache &cache = m.stream->cache();
+    m.buffers.push_back(nullptr);
+    st = m.ops->buffer_import_host(m.device, cache.slab(), cache.slab_bytes(), &m.buffers.back(), err);
+    if (st != DS4_OK) return st;
+    const ds4_ref slab = ref(m.buffers.back());
+    auto place = [&](LayerWeights &l) { l.gate_exps.data = l.up_exps.data = l.down_exps.data = slab; };
+    for (LayerWeights &l : m.layers) place(l);
+    if (m.mtp) place(m.mtp->block);
+    return DS4_OK;
+}
+
+ds4_status open_mtp(ds4_model &m, const char *path, bool direct, ds4_error *err) {
     m.mtp_file = std::make_unique<ds4_gguf>();
     ds4_status st = read_gguf(path, m.mtp_file.get(), err);
     if (st != DS4_OK) return st;
@@ -288,6 +322,8 @@ ds4_status open_mtp(ds4_model &m, const char *path, ds4_error *err) {
     m.mtp_layout = read_expert_layout(*m.mtp_file, &specs, f);
     check_tensors(*m.mtp_file, specs, f);
     if (!f.empty()) return refuse(path, m.shape, f, err);
+    if (m.stream) st = m.stream->add_file(path, *m.mtp_file, direct, err);
+    if (st != DS4_OK) return st;
     Binder b(m, *m.mtp_file, m.mtp_layout);
     st = b.import(err);
     if (st != DS4_OK) return st;
@@ -304,7 +340,8 @@ ds4_status bind_main(ds4_model &m, ds4_error *err) {
     m.head = b.hyper("output_hc_");
     m.layers.resize(m.shape.n_layer);
     for (uint32_t i = 0; i < m.shape.n_layer; i++) {
-        st = b.layer("blk." + std::to_string(i) + ".", m.shape.compress_ratio[i], i < m.shape.n_hash_layer,
+        const std::string number = std::to_string(i);
+        st = b.layer("blk." + number + ".", "layer " + number, m.shape.compress_ratio[i], i < m.shape.n_hash_layer,
                      &m.layers[i], err);
         if (st != DS4_OK) return st;
     }
@@ -358,20 +395,33 @@ ds4_status open_model(const char *path, const ds4_model_options &o, ds4_model **
     m->shape = e.shape;
     m->layout = std::move(e.layout);
     if (st == DS4_OK) st = m->ops->device_open(&m->device, err);
+    if (st == DS4_OK && o.expert_cache_bytes) {
+        m->stream = std::make_unique<ExpertStream>();
+        st = m->stream->add_file(path, *m->file, !o.read_cached, err);
+    }
     if (st == DS4_OK) st = bind_main(*m, err);
-    if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o.mtp_path, err);
+    if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o.mtp_path, !o.read_cached, err);
+    if (st == DS4_OK && m->stream) st = start_stream(*m, o, err);
     if (st != DS4_OK) return st;
     m->warnings = extra_tensors(*m->file, e.specs);
     fingerprint(*m, m->fingerprint);
-    // From here on files are read in long runs; the checks above touch a few bytes of every tensor.
-    m->file->file.use_huge_pages();
-    if (m->mtp_file) m->mtp_file->file.use_huge_pages();
+    if (m->stream) {
+        const std::string notices = m->stream->notices();
+        if (!notices.empty()) m->warnings += (m->warnings.empty() ? "" : "\n") + notices;
+    } else {
+        // From here on files are read in long runs; the checks above touch a few bytes of every tensor.
+        m->file->file.use_huge_pages();
+        if (m->mtp_file) m->mtp_file->file.use_huge_pages();
+    }
     *out = m.release();
     return DS4_OK;
 }
 
 void release_model(ds4_model *m) {
-    if (m && m->references.fetch_sub(1) == 1) delete m;
+    if (!m || m->references.fetch_sub(1) != 1) return;
+    // After a fork the threads that read do not exist here: waiting for them would not end, so the memory is left alone.
+    if (m->stream && m->owner != getpid()) return;
+    delete m;
 }
 
 }  // namespace ds4

@@ -160,17 +160,26 @@ void Graph::experts(const LayerWeights &w, uint32_t n, const ds4_importance *imp
     ds4_args_experts e{w.gate_exps, w.up_exps,       w.down_exps, s_.normed,      s_.expert_ids, s_.expert_weights,
                        s_.y,        n,               c.n_expert_used, cfg_.quantized, c.swiglu_clamp,
                        importance ? *importance : ds4_importance{}, DS4_EXPERTS_GATE_UP | DS4_EXPERTS_DOWN, {}, {}};
+    if (w.stream >= 0) {
+        streamed_experts(w, e);  // a failure is seen by wait()
+        return;
+    }
     {
         const Part part(profile_, DS4_PART_EXPERTS_DOWN);
         ops_.experts(q_, &e);
         if (profile_) profile_->give(DS4_PART_EXPERTS_GATE_UP, ops_.gate_up_ns(q_));
     }
     const Part shared(profile_, DS4_PART_SHARED);
+    shared_middle(w, n);
+    matmul(w.down_shexp, s_.shared_gate, s_.y, n, 1, true);
+}
+
+// normed -> shared_gate: the input of the shared expert's down projection.
+void Graph::shared_middle(const LayerWeights &w, uint32_t n) {
     matmul(w.gate_shexp, s_.normed, s_.shared_gate, n);
     matmul(w.up_shexp, s_.normed, s_.shared_up, n);
-    ds4_args_swiglu g{s_.shared_gate, s_.shared_up, uint64_t{n} * c.n_ff, c.swiglu_clamp};
+    ds4_args_swiglu g{s_.shared_gate, s_.shared_up, uint64_t{n} * m_.shape.n_ff, m_.shape.swiglu_clamp};
     ops_.swiglu(q_, &g);
-    matmul(w.down_shexp, s_.shared_gate, s_.y, n, 1, true);
 }
 
 void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0,
@@ -196,6 +205,7 @@ void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t
 
 bool Graph::forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache,
                     const std::function<bool(uint32_t)> &between) {
+    read_hashed(n);
     {
         const Part part(profile_, DS4_PART_EMBEDDING);
         ds4_args_embed e{m_.token_embd, s_.tokens, s_.streams, n, m_.shape.n_hc};
@@ -208,6 +218,7 @@ bool Graph::forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache,
         layer(m_.layers[i], cache[i], n, pos0, importance_ ? importance_ + i : nullptr);
         layer_ = kNoLayer;
         if (profile_) profile_->outside();
+        if (failure_ != DS4_OK) return false;
     }
     return between(m_.shape.n_layer);
 }

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "backend/cache_view.h"
+#include "ds4/experts.h"
 #include "model/model.h"
 #include "model/profile.h"
 #include "model/steering.h"
@@ -41,6 +43,7 @@ public:
     ds4_ref comp_k, comp_s;              // widest compressor
     ds4_ref index_q, index_w, selected, counts;
     ds4_ref scores, expert_ids, expert_weights;
+    ds4_ref places, chosen;              // of streamed experts: ds4_expert_place [n_expert], uint8 [n_expert]
     ds4_ref shared_gate, shared_up;      // n_ff
     ds4_ref logits;                      // n_vocab * kLogitRows
 
@@ -60,6 +63,14 @@ public:
     // tokens must be uploaded to scratch.tokens. Afterwards scratch.streams holds the input of the head.
     // between(layer) runs before each layer, and once more after the last; false stops, and so does the result.
     bool forward(uint32_t n, uint32_t pos0, std::vector<LayerCache> &cache, const std::function<bool(uint32_t)> &between);
+    // When all that was asked for has run: DS4_OK or its first failure, with streamed experts DS4_E_IO when one could not
+    // be read and DS4_E_CANCELLED when poll gave up meanwhile. A failed result is not to be used.
+    ds4_status wait(ds4_error *err);
+    // Asked while experts are waited for; false gives up.
+    void poll_with(std::function<bool()> poll) { poll_ = std::move(poll); }
+    // What the streamed experts cost this graph since it was made.
+    const ds4_expert_use &expert_use() const { return use_; }
+
     // Logits of n rows of `streams` into scratch.logits; n <= Scratch::kLogitRows.
     void head(const HyperWeights &hc, ds4_ref norm, ds4_ref streams, uint32_t n);
 
@@ -92,6 +103,16 @@ private:
                   uint32_t round, uint32_t n, uint32_t pos0);
     void choose_rows(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t pos0, ds4_ref freqs);
     void experts(const LayerWeights &w, uint32_t n, const ds4_importance *importance);
+    void shared_middle(const LayerWeights &w, uint32_t n);
+
+    // graph_stream.cpp
+    void read_hashed(uint32_t n);
+    void read_ahead(const LayerWeights &w, uint32_t n);
+    void list_used();
+    bool streamed_experts(const LayerWeights &w, ds4_args_experts &e);
+    bool run_wave(stream::Ticket &ticket, ds4_args_experts &e, bool first);
+    bool take_arrived(stream::Ticket &ticket, ds4_args_experts &e, size_t *left);
+    bool fail_stream(ds4_status st);
 
     void norm(ds4_ref x, ds4_ref w, ds4_ref y, uint32_t rows, uint32_t dim);
     void matmul(const ds4_weight &w, ds4_ref x, ds4_ref y, uint32_t n, uint32_t groups = 1, bool accumulate = false);
@@ -115,6 +136,17 @@ private:
     Show show_;
     static constexpr uint32_t kNoLayer = UINT32_MAX;
     uint32_t layer_ = kNoLayer;  // of the model that runs; the MTP block is none
+
+    // Of streamed experts.
+    std::function<bool()> poll_ = [] { return true; };
+    ds4_status failure_ = DS4_OK;
+    std::unique_ptr<ds4_error> error_;  // of failure_
+    ds4_expert_use use_{};
+    std::vector<stream::Wish> wishes_;  // of the chunk that runs
+    std::vector<int32_t> ids_;
+    std::vector<uint8_t> used_;
+    std::vector<uint32_t> wanted_;
+    std::vector<ds4_expert_place> places_;
 };
 
 }  // namespace ds4

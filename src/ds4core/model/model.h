@@ -12,6 +12,7 @@
 #include "ds4/model.h"
 #include "gguf/gguf.h"
 #include "model/expert_layout.h"
+#include "model/expert_stream.h"
 #include "model/shape.h"
 
 namespace ds4 {
@@ -37,6 +38,10 @@ struct LayerWeights {
     ds4_weight router{};
     ds4_ref router_bias{}, hash_table{};
     ds4_weight gate_exps{}, up_exps{}, down_exps{}, gate_shexp{}, up_shexp{}, down_shexp{};
+    // With streamed experts: the number of the layer in the cache, whose tickets know where an expert is, and the rows of
+    // hash_table on the host.
+    int64_t stream = -1;
+    const int32_t *hash_ids = nullptr;
 };
 
 struct MtpWeights {
@@ -56,6 +61,7 @@ struct ds4_model {
     ds4_device *device = nullptr;
     std::unique_ptr<ds4_gguf> file, mtp_file;  // mtp_file is set only for a separate file
     ds4::ExpertLayout layout, mtp_layout;      // of file and mtp_file
+    std::unique_ptr<ds4::ExpertStream> stream; // when the experts stay in the file
     std::vector<ds4_buffer *> buffers;
 
     ds4_weight token_embd{}, output{};

@@ -34,6 +34,8 @@ template <class Visit> void regions(const ds4_shape &s, uint64_t n, Scratch &r, 
     floats(r.scores, n * s.n_expert);
     floats(r.expert_ids, n * s.n_expert_used);
     floats(r.expert_weights, n * s.n_expert_used);
+    visit(r.places, s.n_expert * sizeof(ds4_expert_place));
+    visit(r.chosen, s.n_expert);
     floats(r.shared_gate, n * s.n_ff);
     floats(r.shared_up, n * s.n_ff);
     floats(r.logits, uint64_t{Scratch::kLogitRows} * s.n_vocab);

@@ -11,7 +11,7 @@ namespace ds4 {
 const char *part_name(uint32_t part) {
     static const char *const names[] = {"other",      "embedding", "hyper",   "projections", "attention",
                                         "compressor", "indexer",   "router",  "experts_gate_up",
-                                        "experts_down", "shared",  "rows",    "head"};
+                                        "experts_down", "shared",  "rows",    "head", "expert_wait"};
     static_assert(sizeof(names) / sizeof(names[0]) == DS4_N_PARTS, "a name for every part");
     return part < DS4_N_PARTS ? names[part] : nullptr;
 }

@@ -29,12 +29,12 @@ namespace {
 
 // Asks the caller whether to go on; at most every 50 ms, but a cancel is seen at once.
 bool keep_going(ds4_session &s, uint64_t done, uint64_t total) {
+    s.progress = {done, total};
     if (s.phase.load() == Phase::stopping) return false;
     auto now = std::chrono::steady_clock::now();
     if (!s.pulse || now - s.last_pulse < std::chrono::milliseconds(50)) return true;
     s.last_pulse = now;
-    ds4_progress p{done, total};
-    return s.pulse(s.pulse_ud, &p) == 0 && s.phase.load() != Phase::stopping;
+    return s.pulse(s.pulse_ud, &s.progress) == 0 && s.phase.load() != Phase::stopping;
 }
 
 void show_rows(ds4_session &s, uint32_t stage, uint32_t layer, ds4_ref rows, uint32_t n, uint32_t width) {
@@ -61,7 +61,7 @@ ds4_status feed_mtp(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_t 
             s.graph->mtp_rows(n - skip, pos0 + skip - 1, s.cache.mtp);
         if (s.profile) s.profile->outside();
     }
-    return ops->queue_wait(s.queue, err);
+    return s.graph->wait(err);
 }
 
 // Logits of the chunk's rows: all of them to `out`, or only the last; that one also to `last`. False when stopped.
@@ -93,7 +93,7 @@ public:
     }
     ~Undo() {
         if (done_) return;
-        s_.model->ops->queue_wait(s_.queue, nullptr);  // a failure that nobody asked for yet ends here
+        s_.graph->wait(nullptr);  // a failure that nobody asked for yet ends here
         if (long_) s_.cache.restore_states(s_.queue);
     }
     void commit() { done_ = true; }
@@ -124,8 +124,8 @@ ds4_status eval_chunk(ds4_session &s, const int32_t *tokens, uint32_t n, uint32_
         return layer == n_layer || keep_going(s, done + uint64_t{n} * layer / n_layer, total);
     });
     whole = whole && read_logits(s, n, logits, s.next_logits.data(), done + n, total);
-    ds4_status st = ops->queue_wait(s.queue, err);
-    if (st != DS4_OK) return st;
+    ds4_status st = s.graph->wait(err);
+    if (st != DS4_OK && st != DS4_E_CANCELLED) return st;
     const size_t vocab = s.next_logits.size();
     if (whole && n_taken < n) std::copy_n(logits + (n_taken - 1) * vocab, vocab, s.next_logits.begin());
     if (!whole)
@@ -263,7 +263,7 @@ ds4_status mtp_session(ds4_session &s, int32_t next_token, float *logits, ds4_er
     s.graph->mtp_block(1, static_cast<uint32_t>(s.tokens.size()) - 1, s.cache.mtp);
     s.graph->head(m.mtp->head, m.mtp->norm, s.scratch.streams, 1);
     m.ops->download(s.queue, logits, s.scratch.logits, uint64_t{m.shape.n_vocab} * 4);
-    return m.ops->queue_wait(s.queue, err);
+    return s.graph->wait(err);
 }
 
 void reset_session(ds4_session &s) {
@@ -337,6 +337,7 @@ ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_sessio
     s->next_logits.resize(m->shape.n_vocab);
     s->graph = std::make_unique<Graph>(*m, GraphSettings{o.qat != 0, o.activations == DS4_ACT_QUANTIZED, row_type},
                                        s->queue, s->scratch);
+    s->graph->poll_with([own = s.get()] { return keep_going(*own, own->progress.done, own->progress.total); });
     m->ops->margins_reset(s->queue);
     s->margins = m->ops->margins(s->queue);
     m->references.fetch_add(1);

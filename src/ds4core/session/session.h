@@ -56,6 +56,7 @@ struct ds4_session {
     void *tap_ud = nullptr;
     uint32_t tap_stages = 1u << DS4_STAGE_STREAMS;
     std::chrono::steady_clock::time_point last_pulse{};
+    ds4_progress progress{};  // of the running call
     ds4_margins margins{};
 };
 

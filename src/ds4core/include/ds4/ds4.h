@@ -5,5 +5,6 @@
 #include "gguf.h"
 #include "model.h"
 #include "session.h"
+#include "experts.h"
 #include "quantize.h"
 #endif

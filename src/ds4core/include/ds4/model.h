@@ -28,15 +28,27 @@ typedef struct ds4_shape {
     uint32_t compress_ratio[DS4_MAX_LAYERS]; /* 0, 4 or 128 per layer */
 } ds4_shape;
 
+/* How expert streaming reads: io_uring where the system has it and threads elsewhere, or one of them by name. */
+enum { DS4_READ_AUTO = 0, DS4_READ_URING = 1, DS4_READ_THREADS = 2 };
+
 typedef struct ds4_model_options {
     uint32_t struct_size;
     const char *backend;     /* "auto" or "cpu" in this version; others answer DS4_E_UNAVAILABLE with the reason */
     const char *mtp_path;    /* a separate file with the MTP block, or NULL */
+    /* Expert streaming (ds4/experts.h): memory for routed experts, which are then read from the file when they are
+     * needed, while all other weights are copied to memory. 0 (default): everything is mapped. */
+    uint64_t expert_cache_bytes;
+    int32_t read_io;         /* DS4_READ_* */
+    uint32_t read_depth;     /* reads under way at a time, 1 .. 1024 (with threads: their number); 0: 16 */
+    uint64_t read_piece;     /* long reads are cut into pieces of so many bytes, a multiple of 4096; 0: 1 MiB */
+    int32_t read_cached;     /* 1: read through the page cache even where the file system could do without */
+    double expert_half_life; /* tokens after which a selection counts half; 0: 1024 */
 } ds4_model_options;
 
 DS4_API void ds4_model_options_init(ds4_model_options *o);
 
 /* Open, check the whole directory against the shape registry, bind the weights without copying them.
+ * DS4_E_ARGUMENT      an option is out of range; for expert_cache_bytes the text names the smallest possible number.
  * DS4_E_UNSUPPORTED   another architecture or shape, a tensor type ds4 cannot compute with; lists every difference.
  * DS4_E_FORMAT, DS4_E_IO   as ds4_gguf_open. */
 DS4_API ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err);

@@ -203,6 +203,7 @@ enum {
     DS4_PART_SHARED,          /* the shared expert */
     DS4_PART_ROWS,            /* norms, rotation, rounding and storing of rows */
     DS4_PART_HEAD,
+    DS4_PART_EXPERT_WAIT,     /* until streamed experts were read, or had a place to be read to */
     DS4_N_PARTS
 };
 enum { DS4_PHASE_PREFILL = 0, DS4_PHASE_DECODE = 1, DS4_N_PHASES };
