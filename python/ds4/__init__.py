@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         WeightDataError,
     )
+    from .experts import ExpertBlock, ExpertStats, ExpertUse, ReadOptions
     from .gguf import GGUFFile, GGUFTensor, Metadata
     from .library import cpu_isa, native_version, set_cpu_isa
     from .model import MemoryPlan, Model, Shape
@@ -57,6 +58,7 @@ _HOMES = {
         "UnsupportedModelError",
         "WeightDataError",
     ),
+    "experts": ("ExpertBlock", "ExpertStats", "ExpertUse", "ReadOptions"),
     "gguf": ("GGUFFile", "GGUFTensor", "Metadata"),
     "library": ("cpu_isa", "native_version", "set_cpu_isa"),
     "model": ("MemoryPlan", "Model", "Shape"),
@@ -79,6 +81,9 @@ __all__ = [
     "DeviceMemoryError",
     "Draft",
     "DraftStatistics",
+    "ExpertBlock",
+    "ExpertStats",
+    "ExpertUse",
     "GGUFFile",
     "GGUFTensor",
     "InternalError",
@@ -86,6 +91,7 @@ __all__ = [
     "Metadata",
     "Model",
     "ModelFileError",
+    "ReadOptions",
     "Sampler",
     "Session",
     "SessionBusyError",

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, SupportsIndex
 from ._native import _model, _session
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
+from .experts import ExpertStats, ReadOptions, stats_of
 from .gguf import GGUFFile, Metadata, encode_path
 from .sampling import Sampler
 from .session import Progress, Session
@@ -171,8 +172,10 @@ class Model:
         *,
         backend: str = "auto",
         mtp: str | os.PathLike[str] | None = None,
+        expert_cache_bytes: int | None = None,
+        reads: ReadOptions | None = None,
     ) -> Self:
-        """Open a model file. The weights are mapped, not read.
+        """Open a model file. The weights are mapped, not read, unless its experts are streamed.
 
         Parameters
         ----------
@@ -182,6 +185,12 @@ class Model:
             Others are known by name ("cuda", "hip", "metal") and come in later releases.
         mtp : path-like, optional
             A file with the MTP block, when that is not part of the model file.
+        expert_cache_bytes : int, optional
+            Stream the routed experts: they stay in the file and are read when they are needed, into a cache of this
+            size that all sessions share; all other weights are copied to memory. For models that are larger than the
+            memory. Results do not change by a bit.
+        reads : ReadOptions, optional
+            How streamed experts are read.
 
         Raises
         ------
@@ -194,12 +203,23 @@ class Model:
         BackendUnavailableError
             This build or machine has no such backend; the text says why.
         ValueError
-            The backend's name is unknown.
+            The backend's name is unknown, or the expert cache holds no expert; the text names the smallest size.
+        MemoryError
+            There is no memory for the expert cache or for the other weights.
         """
         if "\0" in backend:
             raise ValueError("a backend's name holds no NUL")
+        if expert_cache_bytes is not None:
+            _check_range("expert_cache_bytes", expert_cache_bytes, (1 << 63) - 1)
         shown = os.fsdecode(path)
-        native = _model.Model(encode_path(path), shown, backend, None if mtp is None else encode_path(mtp))
+        native = _model.Model(
+            encode_path(path),
+            shown,
+            backend,
+            None if mtp is None else encode_path(mtp),
+            expert_cache_bytes or 0,
+            *(reads or ReadOptions()).numbers(),
+        )
         return cls(native, shown)
 
     @staticmethod
@@ -270,6 +290,21 @@ class Model:
     def fingerprint(self) -> bytes:
         """16 bytes that identify the metadata, the directory and the first 64 bytes of every tensor."""
         return self._open().fingerprint()
+
+    @property
+    def streams(self) -> bool:
+        """Whether routed experts are read when they are needed (`expert_cache_bytes` of `open`)."""
+        return self._open().streams()
+
+    def expert_stats(self) -> ExpertStats:
+        """Return the figures of the expert cache.
+
+        Raises
+        ------
+        StateError
+            The model was opened without one.
+        """
+        return stats_of(self._open())
 
     # What it does
 

@@ -31,7 +31,7 @@ class PhaseProfile:
         Names of the columns: "other" (copies of state, logits to the host, callbacks), "embedding", "hyper"
         (hyper-connections), "projections" (matrices of attention), "attention" (scores and sums), "compressor",
         "indexer", "router", "experts_gate_up", "experts_down", "shared" (the shared expert), "rows" (norms, rotation,
-        rounding and storing of rows), "head".
+        rounding and storing of rows), "head", "expert_wait" (for reads of streamed experts).
     seconds : ndarray of float64, shape (n_layer + 2, n_parts)
         One row a layer, then the MTP block, then what belongs to no layer.
     entries : ndarray of int64, shape (n_layer + 2, n_parts)

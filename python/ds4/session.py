@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ._native import _session
 from .costs import CostModel
 from .errors import Cancelled, StateError
+from .experts import ExpertUse
 from .importance import Importance
 from .profile import Profile
 from .sampling import Sampler, log_softmax
@@ -598,6 +599,10 @@ class Session(SessionState):
         A gap near 0 means that rounding could have chosen another row or expert; infinity means that none was cut.
         """
         return self._open().margins()
+
+    def expert_use(self) -> ExpertUse:
+        """Return what streamed experts cost this session since it was made; zeros for a model that does not stream."""
+        return ExpertUse(**self._open().expert_use())
 
     # Life
 

@@ -4,16 +4,20 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "stream/expert_cache.h"
 #include "stream/reader.h"
 
 namespace py = pybind11;
@@ -154,6 +158,125 @@ private:
     std::vector<uint64_t> order_;
 };
 
+// A cache over layers (number of experts, offsets of expert 0's parts, their bytes, distances to the next expert).
+class TestCache {
+public:
+    TestCache(const std::string &path, const std::vector<std::tuple<uint32_t, std::array<uint64_t, 3>, std::array<uint64_t, 3>,
+                                                                   std::array<uint64_t, 3>>> &layers,
+              uint64_t bytes, double half_life, const std::string &io, unsigned depth) {
+        auto err = std::make_unique<ds4_error>();
+        need(file_.open(path.c_str(), nullptr, true, err.get()), *err);
+        std::vector<st::LayerSource> list;
+        for (const auto &[n, offset, sizes, stride] : layers) {
+            st::LayerSource l;
+            l.name = "layer " + std::to_string(list.size());
+            l.file = &file_;
+            l.n_expert = n;
+            std::copy(offset.begin(), offset.end(), l.offset);
+            std::copy(sizes.begin(), sizes.end(), l.bytes);
+            std::copy(stride.begin(), stride.end(), l.stride);
+            list.push_back(l);
+        }
+        st::ReaderOptions o;
+        o.io = io == "threads" ? st::Io::threads : st::Io::automatic;
+        o.depth = depth;
+        std::unique_ptr<st::Reader> reader;
+        need(st::Reader::create(o, &reader, err.get()), *err);
+        sources_ = list;
+        need(st::ExpertCache::create(std::move(list), std::move(reader), {bytes, half_life}, &cache_, err.get()), *err);
+    }
+
+    // A ticket, or None when it would have to wait (try) or waited longer than `patience_ms`.
+    std::unique_ptr<st::Ticket> acquire(uint32_t layer, const std::vector<uint32_t> &experts, bool attempt, unsigned patience_ms) {
+        auto t = std::make_unique<st::Ticket>();
+        py::gil_scoped_release release;
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
+        const bool got = attempt ? cache_->try_acquire(layer, experts.data(), experts.size(), t.get())
+                                 : cache_->acquire(layer, experts.data(), experts.size(), t.get(),
+                                                   [&] { return std::chrono::steady_clock::now() < until; });
+        return got ? std::move(t) : nullptr;
+    }
+
+    // Waits until all experts of a ticket are there; gate, up and down of each, one after the other.
+    std::vector<py::bytes> wait(st::Ticket &t, uint32_t layer) {
+        auto err = std::make_unique<ds4_error>();
+        {
+            py::gil_scoped_release release;
+            std::vector<size_t> fresh;
+            do
+                need(cache_->wait(t, &fresh, [] { return true; }, err.get()), *err);
+            while (!fresh.empty());
+        }
+        std::vector<py::bytes> out;
+        for (size_t i = 0; i < t.size(); i++) {
+            std::string all;
+            const st::Place p = t.place(i);
+            for (int part = 0; part < st::kParts; part++)
+                all.append(reinterpret_cast<const char *>(cache_->slab() + p.part[part]), sources_[layer].bytes[part]);
+            out.emplace_back(all);
+        }
+        return out;
+    }
+
+    void selected(uint32_t layer, const std::vector<std::vector<int32_t>> &tokens) {
+        std::vector<int32_t> ids;
+        for (const auto &t : tokens) ids.insert(ids.end(), t.begin(), t.end());
+        cache_->selected(layer, ids.data(), tokens.size(), tokens.empty() ? 0 : tokens[0].size());
+    }
+    std::unique_ptr<st::Wish> wish(uint32_t layer, const std::vector<uint32_t> &experts) {
+        return std::make_unique<st::Wish>(cache_->wish(layer, experts.data(), experts.size()));
+    }
+    void prefetch(uint32_t layer, const std::vector<uint32_t> &experts, bool certain) {
+        cache_->prefetch(layer, experts.data(), experts.size(), certain);
+    }
+    void preload(uint32_t n) {
+        auto err = std::make_unique<ds4_error>();
+        py::gil_scoped_release release;
+        need(cache_->preload(n, [](uint64_t, uint64_t) { return true; }, err.get()), *err);
+    }
+    std::vector<float> heat() const {
+        std::vector<float> out(cache_->n_experts());
+        cache_->heat(out.data());
+        return out;
+    }
+    void set_heat(const std::vector<float> &values) {
+        if (values.size() != cache_->n_experts()) throw py::value_error("one value for every expert");
+        cache_->set_heat(values.data());
+    }
+    std::vector<unsigned> map() const {
+        std::vector<uint8_t> out(cache_->n_experts());
+        cache_->map(out.data());
+        return {out.begin(), out.end()};
+    }
+    py::dict stats(uint32_t layer) const {
+        const st::LayerStats s = cache_->stats(layer);
+        py::dict out;
+        out["asked"] = s.asked;
+        out["hits"] = s.hits;
+        out["late"] = s.late;
+        out["misses"] = s.misses;
+        out["prefetched"] = s.prefetched;
+        out["evicted"] = s.evicted;
+        out["bytes"] = s.bytes;
+        return out;
+    }
+    uint64_t reads() const { return cache_->reader().stats().reads; }
+    uint32_t n_slots() const { return cache_->n_slots(); }
+    uint64_t slot_bytes() const { return cache_->slot_bytes(); }
+    void set_fault(uint64_t n, uint64_t times, int os_errno, uint64_t missing, unsigned late_us) {
+        auto count = std::make_shared<std::atomic<uint64_t>>(0);
+        cache_->reader().set_fault([=](const st::Read &) {
+            const uint64_t i = count->fetch_add(1);
+            return i >= n && i < n + times ? st::Fault{os_errno, missing, late_us} : st::Fault{};
+        });
+    }
+
+private:
+    st::SourceFile file_;
+    std::vector<st::LayerSource> sources_;
+    std::unique_ptr<st::ExpertCache> cache_;
+};
+
 }  // namespace
 
 void add_stream(py::module_ &m) {
@@ -177,4 +300,28 @@ void add_stream(py::module_ &m) {
         .def_property_readonly("direct", &TestReader::direct)
         .def_property_readonly("notice", &TestReader::notice)
         .def_property_readonly("order", &TestReader::order, "Offsets of the last read(), as they were done");
+    py::class_<st::Ticket>(m, "Ticket").def("release", &st::Ticket::release).def_property_readonly("size", &st::Ticket::size);
+    py::class_<st::Wish>(m, "Wish").def("release", &st::Wish::release);
+    py::class_<TestCache>(m, "ExpertCache")
+        .def(py::init<const std::string &,
+                      const std::vector<std::tuple<uint32_t, std::array<uint64_t, 3>, std::array<uint64_t, 3>, std::array<uint64_t, 3>>> &,
+                      uint64_t, double, const std::string &, unsigned>(),
+             py::arg("path"), py::arg("layers"), py::arg("bytes"), py::arg("half_life") = 100.0, py::arg("io") = "automatic",
+             py::arg("depth") = 8)
+        .def("acquire", &TestCache::acquire, py::arg("layer"), py::arg("experts"), py::arg("attempt") = false,
+             py::arg("patience_ms") = 60000, py::keep_alive<0, 1>())
+        .def("wait", &TestCache::wait)
+        .def("selected", &TestCache::selected)
+        .def("wish", &TestCache::wish, py::keep_alive<0, 1>())
+        .def("prefetch", &TestCache::prefetch, py::arg("layer"), py::arg("experts"), py::arg("certain") = false)
+        .def("preload", &TestCache::preload)
+        .def("heat", &TestCache::heat)
+        .def("set_heat", &TestCache::set_heat)
+        .def("map", &TestCache::map)
+        .def("stats", &TestCache::stats)
+        .def("set_fault", &TestCache::set_fault, py::arg("n") = 0, py::arg("times") = 1, py::arg("os_errno") = 0,
+             py::arg("missing") = 0, py::arg("late_us") = 0)
+        .def_property_readonly("reads", &TestCache::reads)
+        .def_property_readonly("n_slots", &TestCache::n_slots)
+        .def_property_readonly("slot_bytes", &TestCache::slot_bytes);
 }

@@ -138,6 +138,12 @@ cdef extern from "ds4/ds4.h" nogil:
         uint32_t struct_size
         const char *backend
         const char *mtp_path
+        uint64_t expert_cache_bytes
+        int32_t read_io
+        uint32_t read_depth
+        uint64_t read_piece
+        int32_t read_cached
+        double expert_half_life
 
     void ds4_model_options_init(ds4_model_options *o)
     ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err)
@@ -171,6 +177,56 @@ cdef extern from "ds4/ds4.h" nogil:
     # session.h
     ctypedef struct ds4_session:
         pass
+
+    # experts.h
+    ctypedef struct ds4_expert_stats:
+        uint64_t n_slots
+        uint64_t slot_bytes
+        uint64_t n_blocks
+        uint64_t n_experts
+        uint64_t resident_bytes
+        uint64_t reads
+        uint64_t read_bytes
+        uint64_t failed_reads
+        uint64_t read_ns
+        uint64_t busy_ns
+        uint32_t read_depth
+        const char *read_io
+
+    ctypedef struct ds4_expert_block:
+        uint64_t n_experts
+        uint64_t expert_bytes
+        uint64_t asked
+        uint64_t hits
+        uint64_t late
+        uint64_t misses
+        uint64_t prefetched
+        uint64_t evicted
+        uint64_t read_bytes
+        uint64_t wait_ns
+
+    ctypedef struct ds4_expert_use:
+        uint64_t asked
+        uint64_t hits
+        uint64_t late
+        uint64_t misses
+        uint64_t read_bytes
+        uint64_t wait_ns
+
+    int ds4_model_streams(const ds4_model *m)
+    ds4_status ds4_model_expert_stats(const ds4_model *m, ds4_expert_stats *out, ds4_error *err)
+    ds4_status ds4_model_expert_block(const ds4_model *m, uint32_t block, ds4_expert_block *out, ds4_error *err)
+    ds4_status ds4_session_expert_use(ds4_session *s, ds4_expert_use *out, ds4_error *err)
+    ds4_status ds4_model_expert_map(const ds4_model *m, uint8_t *out, size_t n, ds4_error *err)
+    ds4_status ds4_model_expert_heat(const ds4_model *m, float *out, size_t n, ds4_error *err)
+    ds4_status ds4_model_expert_set_heat(ds4_model *m, const float *values, size_t n, ds4_error *err)
+    ds4_status ds4_model_expert_preload(ds4_model *m, uint64_t n_slots, ds4_pulse pulse, void *ud, ds4_error *err)
+    ds4_status ds4_model_expert_trace_start(ds4_model *m, uint64_t most_rows, ds4_error *err)
+    ds4_status ds4_model_expert_trace_stop(ds4_model *m, ds4_error *err)
+    ds4_status ds4_model_expert_trace(const ds4_model *m, int32_t *rows, uint64_t cap, uint64_t *n_rows,
+                                      uint64_t *row_length, uint64_t *lost, ds4_error *err)
+    ds4_status ds4_measure_reads(const char *path, const ds4_model_options *o, uint64_t bytes, uint32_t reads,
+                                 uint64_t seed, double *speed, ds4_error *err)
 
     enum:
         DS4_NUMA_NONE

@@ -3,18 +3,31 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from ds4._native._capi cimport (
     DS4_MAX_LAYERS,
     DS4_OK,
     ds4_error,
+    ds4_expert_block,
+    ds4_expert_stats,
+    ds4_measure_reads,
     ds4_memory_plan,
     ds4_model,
     ds4_model_backend,
     ds4_model_check,
     ds4_model_close,
     ds4_model_diagnose,
+    ds4_model_expert_block,
+    ds4_model_expert_heat,
+    ds4_model_expert_map,
+    ds4_model_expert_preload,
+    ds4_model_expert_set_heat,
+    ds4_model_expert_stats,
+    ds4_model_expert_trace,
+    ds4_model_expert_trace_start,
+    ds4_model_expert_trace_stop,
     ds4_model_fingerprint,
     ds4_model_get_shape,
     ds4_model_gguf,
@@ -22,6 +35,7 @@ from ds4._native._capi cimport (
     ds4_model_open,
     ds4_model_options,
     ds4_model_options_init,
+    ds4_model_streams,
     ds4_model_warnings,
     ds4_session_memory,
     ds4_session_options,
@@ -72,11 +86,37 @@ cdef dict _shape(const ds4_shape *s):
     return out
 
 
+cdef int _reads(ds4_model_options *o, int32_t io, uint32_t depth, uint64_t piece, bint cached) except -1:
+    o.read_io = io
+    o.read_depth = depth
+    o.read_piece = piece
+    o.read_cached = cached
+    return 0
+
+
+def measure_reads(bytes path not None, str shown not None, int32_t io, uint32_t depth, uint64_t piece, bint cached,
+                  uint64_t n_bytes, uint32_t reads, uint64_t seed) -> float:
+    """Return the bytes a second that reads from places all over a file give."""
+    cdef ds4_model_options options
+    cdef ds4_error err
+    cdef ds4_status status
+    cdef double speed = 0
+    cdef const char *c_path = path
+    ds4_model_options_init(&options)
+    _reads(&options, io, depth, piece, cached)
+    with nogil:
+        status = ds4_measure_reads(c_path, &options, n_bytes, reads, seed, &speed, &err)
+    check(status, &err, shown)
+    return speed
+
+
 @cython.final
 cdef class Model:
-    """The weights of one GGUF file, bound and checked. Immutable, usable from any number of threads."""
+    """The weights of one GGUF file, bound and checked. Usable from any number of threads."""
 
-    def __init__(self, bytes path not None, str shown not None, str backend not None, bytes mtp=None):
+    def __init__(self, bytes path not None, str shown not None, str backend not None, bytes mtp=None,
+                 uint64_t expert_cache_bytes=0, int32_t io=0, uint32_t depth=0, uint64_t piece=0, bint cached=False,
+                 double half_life=0.0):
         cdef ds4_model_options options
         cdef ds4_error err
         cdef ds4_status status
@@ -89,6 +129,9 @@ cdef class Model:
         options.backend = c_backend
         if mtp is not None:
             options.mtp_path = mtp
+        options.expert_cache_bytes = expert_cache_bytes
+        options.expert_half_life = half_life
+        _reads(&options, io, depth, piece, cached)
         with nogil:
             status = ds4_model_open(c_path, &options, &out, &err)
         if status != DS4_OK and mtp is not None and mtp in <bytes>err.message:
@@ -168,6 +211,78 @@ cdef class Model:
         with nogil:
             status = ds4_model_check(self.model, pulse_trampoline, ud, &err)
         pulse.end(status, &err, self.path)
+
+
+    def streams(self) -> bool:
+        """Tell whether routed experts are read when they are needed."""
+        return ds4_model_streams(self.model) != 0
+
+    def expert_stats(self) -> dict:
+        """Return the figures of the expert cache and its reads."""
+        cdef ds4_expert_stats s
+        cdef ds4_error err
+        check(ds4_model_expert_stats(self.model, &s, &err), &err, self.path)
+        out = dict(s)
+        out["read_io"] = s.read_io.decode()
+        return out
+
+    def expert_block(self, uint32_t block) -> dict:
+        """Return the figures of one block's experts."""
+        cdef ds4_expert_block s
+        cdef ds4_error err
+        check(ds4_model_expert_block(self.model, block, &s, &err), &err, self.path)
+        return dict(s)
+
+    def expert_map(self, uint8_t[::1] out not None) -> None:
+        """Write 0 (not in memory), 1 (being read), 2 (in memory) or 3 (in use) for every expert."""
+        cdef ds4_error err
+        check(ds4_model_expert_map(self.model, &out[0] if out.shape[0] else NULL, <size_t>out.shape[0], &err), &err,
+              self.path)
+
+    def expert_heat(self, float[::1] out not None) -> None:
+        """Write the decayed number of selections of every expert."""
+        cdef ds4_error err
+        check(ds4_model_expert_heat(self.model, &out[0] if out.shape[0] else NULL, <size_t>out.shape[0], &err), &err,
+              self.path)
+
+    def expert_set_heat(self, const float[::1] values not None) -> None:
+        """Replace the decayed numbers of selections."""
+        cdef ds4_error err
+        cdef const float *data = &values[0] if values.shape[0] else NULL
+        check(ds4_model_expert_set_heat(self.model, data, <size_t>values.shape[0], &err), &err, self.path)
+
+    def expert_preload(self, uint64_t n_slots, progress=None) -> None:
+        """Read experts until this many slots are filled (0: all)."""
+        cdef ds4_error err
+        cdef ds4_status status
+        cdef Pulse pulse = Pulse()
+        cdef void *ud = <void *>pulse
+        pulse.begin(progress)
+        with nogil:
+            status = ds4_model_expert_preload(self.model, n_slots, pulse_trampoline, ud, &err)
+        pulse.end(status, &err)
+
+    def expert_trace_start(self, uint64_t most_rows) -> None:
+        """Begin to record what the routers select."""
+        cdef ds4_error err
+        check(ds4_model_expert_trace_start(self.model, most_rows, &err), &err, self.path)
+
+    def expert_trace_stop(self) -> None:
+        """End the record."""
+        cdef ds4_error err
+        check(ds4_model_expert_trace_stop(self.model, &err), &err, self.path)
+
+    def expert_trace(self) -> tuple:
+        """Return the rows as bytes of int32, their number, their length and how many did not fit."""
+        cdef ds4_error err
+        cdef uint64_t n = 0, length = 0, lost = 0, cap
+        cdef bytes rows
+        check(ds4_model_expert_trace(self.model, NULL, 0, &n, &length, &lost, &err), &err, self.path)
+        cap = n * length
+        rows = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(cap * sizeof(int32_t)))
+        check(ds4_model_expert_trace(self.model, <int32_t *>PyBytes_AsString(rows), cap, &n, &length, &lost, &err), &err,
+              self.path)
+        return rows, n, length, lost
 
 
 def diagnose(File file not None) -> tuple:

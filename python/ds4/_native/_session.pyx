@@ -24,6 +24,7 @@ from ds4._native._capi cimport (
     ds4_default_threads,
     ds4_blob,
     ds4_error,
+    ds4_expert_use,
     ds4_part_name,
     ds4_sample,
     ds4_drafting,
@@ -37,6 +38,7 @@ from ds4._native._capi cimport (
     ds4_session_eval,
     ds4_session_eval_ahead,
     ds4_session_export_rows,
+    ds4_session_expert_use,
     ds4_session_export_tail,
     ds4_session_fill,
     ds4_session_fork,
@@ -311,6 +313,14 @@ cdef class Session:
     def n_bytes(self) -> int:
         """Return the memory held by caches, scratch and checkpoints, in bytes."""
         return ds4_session_bytes(self.session)
+
+    def expert_use(self) -> dict:
+        """Return what streamed experts cost this session."""
+        cdef ds4_expert_use use
+        cdef ds4_error err
+        self.idle()
+        check(ds4_session_expert_use(self.session, &use, &err), &err)
+        return dict(use)
 
     def margins(self) -> tuple:
         """Return the smallest score gaps (indexer, router) at a top-k boundary in the last call."""

@@ -14,6 +14,7 @@ COLOURS = {
     "embedding": "#9aa5b1", "hyper": "#4e79a7", "projections": "#59a14f", "attention": "#f28e2b",
     "compressor": "#edc948", "indexer": "#b07aa1", "router": "#d37295", "experts_gate_up": "#e15759",
     "experts_down": "#ff9d9a", "shared": "#9c755f", "rows": "#76b7b2", "head": "#37474f", "other": "#c8c8c8",
+    "expert_wait": "#d4a6c8",
 }  # fmt: skip
 
 

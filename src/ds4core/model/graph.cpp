@@ -198,6 +198,7 @@ void Graph::layer(const LayerWeights &w, LayerCache &cache, uint32_t n, uint32_t
     norm(s_.x, w.ffn_norm, s_.normed, n, dim);
     seen(DS4_STAGE_FFN_NORM, s_.normed, n, dim);
     experts(w, n, importance);
+    if (failure_ != DS4_OK) return;  // y holds nothing
     seen(DS4_STAGE_FFN_OUT, s_.y, n, dim);
     steer(&SteeringDirection::ffn, n);
     hc_post(n);

@@ -53,7 +53,7 @@ ds4_status draft_session(ds4_session &s, int32_t next_token, const ds4_drafting 
         s.graph->mtp_block(1, pos + static_cast<uint32_t>(*n), s.cache.mtp);
         s.graph->head(m.mtp->head, m.mtp->norm, s.scratch.streams, 1);
         m.ops->download(s.queue, s.next_logits.data(), s.scratch.logits, s.next_logits.size() * 4);
-        st = m.ops->queue_wait(s.queue, err);
+        st = s.graph->wait(err);
         if (st != DS4_OK) return st;
         if (s.phase.load() == Phase::stopping) return fail(err, DS4_E_CANCELLED, "stopped while drafting");
         if (how.margin > 0 && !(lead(s.next_logits) >= how.margin)) return DS4_OK;
