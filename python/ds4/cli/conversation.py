@@ -18,8 +18,9 @@ MODES = ("think", "think-max", "nothink")
 
 @dataclass(slots=True)
 class Turn:
-    """A user's message and the model's reply, as tokens."""
+    """A user's message and the model's reply, as tokens; `text` is the message."""
 
+    text: str
     prompt: list[int]
     thinking: bool
     reply: list[int] = field(default_factory=list)
@@ -51,13 +52,17 @@ class Conversation:
 
     def add(self, text: str) -> list[int]:
         """Add a user's message and return the tokens of the whole conversation up to the model's turn."""
-        _, prompt = self._rendered(text)
-        self.turns.append(Turn(prompt.encode(self.tokenizer), self.thinking))
+        self.turns.append(self.turn(text, thinking=self.thinking))
         return self.tokens()
 
-    def drop_last(self) -> None:
-        """Take the last turn away."""
-        self.turns.pop()
+    def turn(self, text: str, *, thinking: bool) -> Turn:
+        """Return a turn with a message and without a reply, which is not added."""
+        _, prompt = self._rendered(text, thinking)
+        return Turn(text, prompt.encode(self.tokenizer), thinking)
+
+    def drop_last(self) -> Turn:
+        """Take the last turn away and return it."""
+        return self.turns.pop()
 
     def set_reply(self, tokens: list[int]) -> None:
         """Store what the model wrote in the last turn, without the end token."""
@@ -65,7 +70,7 @@ class Conversation:
 
     def tokens(self) -> list[int]:
         """Return the timeline; every turn but the last is closed, whatever ended it."""
-        head, _ = self._rendered("")
+        head, _ = self._rendered("", self.thinking)
         ids = head.encode(self.tokenizer)
         for i, turn in enumerate(self.turns):
             ids += turn.prompt + turn.reply
@@ -78,13 +83,13 @@ class Conversation:
         unclosed = turn.thinking and end_think not in turn.reply
         return ([end_think] if unclosed else []) + [self.tokenizer.eos_id]
 
-    def _rendered(self, text: str) -> tuple[Prompt, Prompt]:
+    def _rendered(self, text: str, thinking: bool) -> tuple[Prompt, Prompt]:
         """Render a conversation with one message; returns its head and its turn."""
         messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        effort = "max" if self.mode == "think-max" else None
-        whole = render(messages, mode="thinking" if self.thinking else "chat", effort=effort)
+        effort = "max" if self.mode == "think-max" and thinking else None
+        whole = render(messages, mode="thinking" if thinking else "chat", effort=effort)
         cut = whole.parts.index(Special(protocol.USER))
         return Prompt(whole.parts[:cut]), Prompt(whole.parts[cut:])
 

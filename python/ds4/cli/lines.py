@@ -1,24 +1,34 @@
-"""Where the lines of a conversation come from: an edited prompt on a terminal, else plain standard input."""
+"""Where the lines of a conversation come from: an edited prompt on a terminal, else plain standard input.
+
+A message of several lines is written between two lines of three quotation marks. On a terminal a backslash at the end
+of a line, Alt-Enter and pasting make one too.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .commands import Commands
 from .terminal import note
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
-_PROMPT = "ds4> "
-_HISTORY_FILE = ".ds4_history"
-_HISTORY_ENTRIES = 512
+_PROMPT, _CONTINUED = "ds4> ", "...> "
+_QUOTES = '"""'
 
 
 class LineReader:
-    """Reads one line after the other.
+    """Reads one message or command after the other.
+
+    Parameters
+    ----------
+    commands : Commands
+        What can be completed.
+    chats : callable
+        Returns the names of saved conversations.
 
     Attributes
     ----------
@@ -26,73 +36,56 @@ class LineReader:
         Whether a person types them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Commands, chats: Callable[[], list[str]]) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self._prompt: PromptSession[str] | None = _prompt_session() if self.interactive else None
+        self._prompt: PromptSession[str] | None = None
+        if self.interactive:
+            # Imported here: a one-shot run has no use for it and starts faster without.
+            from .editor import prompt_session
+
+            self._prompt = prompt_session(commands, chats)
 
     def read(self) -> str | None:
-        """Return the next line, or None at the end. Ctrl-C at the prompt drops the line being typed."""
+        """Return the next line or block, or None at the end. Ctrl-C at the prompt drops what is being typed."""
         if self._prompt is None:
-            line = sys.stdin.readline()
-            return line.rstrip("\r\n") if line else None
+            return self._read_plain()
         while True:
             try:
-                return self._prompt.prompt(_PROMPT)
+                return without_quotes(self._prompt.prompt(_PROMPT, prompt_continuation=_CONTINUED))
             except KeyboardInterrupt:
                 note("Ctrl-D or /quit leaves")
             except EOFError:
                 return None
 
-
-def _prompt_session() -> PromptSession[str]:
-    # Imported here: a one-shot run has no use for it and starts faster without.
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-
-    class _FileHistory(FileHistory):
-        """A history whose file may become unwritable at any time: told once, and no reason to end."""
-
-        writable = True
-
-        def store_string(self, string: str) -> None:
-            try:
-                if self.writable:
-                    super().store_string(string)
-            except OSError as error:
-                self.writable = False
-                note(f"no history: {path}: {error.strerror}")
-
-    history: History = InMemoryHistory()
-    path = history_path()
-    if path is None:
-        note("no history: there is no home directory")
-        return PromptSession(history=history)
-    try:
-        _trim(path)
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab"):
-            history = _FileHistory(str(path))
-    except OSError as error:
-        note(f"no history: {path}: {error.strerror}")
-    return PromptSession(history=history)
+    def _read_plain(self) -> str | None:
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        text = line.rstrip("\r\n")
+        if text.strip() != _QUOTES:
+            return text
+        block: list[str] = []
+        while line := sys.stdin.readline():
+            if line.strip() == _QUOTES:
+                return as_message("".join(block).rstrip("\r\n"))
+            block.append(line)
+        raise ValueError(f"a message that begins with {_QUOTES} does not end with it")
 
 
-def history_path() -> Path | None:
-    """Return where the typed lines are kept; None for a user without a home directory."""
-    try:
-        return Path.home() / _HISTORY_FILE
-    except RuntimeError:
-        return None
+def is_unfinished(text: str) -> bool:
+    """Whether a text that is typed goes on in another line."""
+    if text.startswith(_QUOTES):
+        return not (text.rstrip().endswith(_QUOTES) and len(text.rstrip()) >= 2 * len(_QUOTES))
+    return text.endswith("\\")
 
 
-def _trim(path: Path) -> None:
-    """Keep the newest entries of a history file; an entry is a comment line and lines beginning with +."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return
-    starts = [i for i, line in enumerate(lines) if line.startswith(b"#")]
-    if len(starts) > _HISTORY_ENTRIES:
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_bytes(b"".join(lines[starts[-_HISTORY_ENTRIES] :]))
-        temporary.chmod(0o600)
-        temporary.replace(path)
+def without_quotes(text: str) -> str:
+    """Return the message of a typed text: what stands between the quotation marks if there are any."""
+    if not text.startswith(_QUOTES) or is_unfinished(text):
+        return text
+    return as_message(text.rstrip()[len(_QUOTES) : -len(_QUOTES)].strip("\n"))
+
+
+def as_message(text: str) -> str:
+    """Write a text so that it is no command."""
+    return "/" + text if text.startswith("/") else text

@@ -9,6 +9,7 @@ from ds4.chat import protocol
 
 from .conversation import Conversation, fitting_mode
 from .opening import check_text, make_session, opened_model, read_text
+from .pace import Pace
 from .reply import Reply, make_reply
 from .settings import Settings
 from .terminal import AnswerPrinter, ProgressLine, note
@@ -33,6 +34,7 @@ def run(settings: Settings) -> int:
                     sampler=sampler,
                     max_tokens=settings.tokens,
                     draft=settings.draft,
+                    pace=Pace(settings.power),
                 )
             finally:
                 listener.finish()

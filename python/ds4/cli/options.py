@@ -221,6 +221,11 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "type": Whole(0, (1 << 64) - 1), "metavar": "N",
         "help": "Seed of the drawing; random by default.",
     }),
+    # -- pace
+    "power": (("--power",), {
+        "type": Whole(1, 100), "metavar": "PERCENT", "default": 100, "show_default": True,
+        "help": "Rest between pieces of the work, so that it takes that share of the time. The output is the same.",
+    }),
     # -- output
     "json": (("--json", "as_json"), {
         "is_flag": True,
@@ -268,6 +273,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),
     "Sampling": ("tokens", "temp", "top_k", "top_p", "min_p", "seed"),
+    "Pace": ("power",),
     "Output": ("json",),
     "Diagnostics": ("dump_tokens", "dump_logits", "dump_logprobs", "logprobs_top_k", "perplexity_file"),
 }

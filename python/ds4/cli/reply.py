@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ds4 import Draft, DraftStatistics, Sampler, Session
+from ds4 import Cancelled, Draft, DraftStatistics, Sampler, Session
 from ds4.chat import CompletionParser, Content, Event, Reasoning
+
+from .pace import Pace
 
 _REASONS = {
     "length": "; stopped by the token limit (-n)",
@@ -113,11 +115,13 @@ def make_reply(
     sampler: Sampler,
     max_tokens: int,
     draft: Draft | None = None,
+    pace: Pace | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Reply:
     """Bring the session to a prompt and let the model write.
 
-    Ctrl-C ends the work between two tokens or inside the prefill; the reply then has `finish` "interrupted" and what
-    was written so far.
+    Ctrl-C and `stop` end the work between two tokens or inside the prefill; the reply then has `finish` "interrupted"
+    and what was written so far.
 
     Parameters
     ----------
@@ -125,6 +129,10 @@ def make_reply(
         Whether the prompt has opened the reasoning, so that the text up to its end mark is reasoning.
     draft : Draft, optional
         How to guess tokens; the session was made for it.
+    pace : Pace, optional
+        How to rest between pieces of the work; without it there is no rest.
+    stop : callable
+        Asked often; ends the work when it returns true.
 
     Raises
     ------
@@ -133,27 +141,56 @@ def make_reply(
     """
     reply = Reply(len(prompt))
     parser = CompletionParser("thinking" if thinking else "chat")
+    pace = pace or Pace()
     try:
         with _timer(reply, "prefill_s"):
-            reply.n_kept = session.sync(list(prompt), progress=listener.progress)
-            reply.n_computed = reply.n_prompt - reply.n_kept
+            _prefill(session, prompt, reply, listener, pace, stop)
         listener.prefilled()
+        pace.begin()
         with _timer(reply, "decode_s"):
             for step in session.generate(max_tokens=max_tokens, sampler=sampler, draft=draft):
                 if step.finish != "stop":
                     reply.tokens.append(step.token)
                 _pass_on(reply, listener, parser.feed(step.text))
                 reply.finish = step.finish or reply.finish
-    except KeyboardInterrupt:
+                if step.finish is None:
+                    pace.rest(stop)
+                    if stop():
+                        raise KeyboardInterrupt
+    except (KeyboardInterrupt, Cancelled):
+        reply.finish = "interrupted"
         listener.prefilled()
         if not reply.n_computed and session.pos < reply.n_prompt:
             reply.n_computed = session.pos
-        if session.pos > len(prompt):  # a token may have been computed and not been counted
+        if draft is None and session.pos > len(prompt):  # a token may have been computed and not been counted
             reply.tokens = session.tokens[len(prompt) :]
     if draft is not None:
         reply.drafts = session.draft_statistics
     _pass_on(reply, listener, parser.finish(reply.finish))
     return reply
+
+
+def _prefill(
+    session: Session, prompt: Sequence[int], reply: Reply, listener: Listener, pace: Pace, stop: Callable[[], bool]
+) -> None:
+    """Bring the session to the prompt."""
+    rested = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal rested
+        rested = done >= total
+        listener.progress(done, total)
+        pace.rest(stop)
+        if stop():
+            raise KeyboardInterrupt
+
+    pace.begin()
+    reply.n_kept = session.sync(list(prompt), progress=progress)
+    reply.n_computed = reply.n_prompt - reply.n_kept
+    if reply.n_computed and not rested:
+        pace.rest(stop)
+    if stop():
+        raise KeyboardInterrupt
 
 
 def _pass_on(reply: Reply, listener: Listener, events: Iterable[Event]) -> None:

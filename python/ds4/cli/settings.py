@@ -46,6 +46,7 @@ class Settings:
     top_p: float = 1.0
     min_p: float = 0.05
     seed: int | None = None
+    power: int = 100
     as_json: bool = False
     dump_tokens: bool = False
     dump_logits: Path | None = None
@@ -87,7 +88,7 @@ class Settings:
 
 _DRAFTS = {"mtp_draft", "mtp_margin"}
 _MODEL, _SESSION, _PROMPT = (set(SECTIONS[name]) - _DRAFTS for name in ("Model", "Session", "Prompt"))
-_CHAT = _MODEL | _DRAFTS | _SESSION | {"system", "think", "think_max", "nothink"} | set(SECTIONS["Sampling"])
+_CHAT = _MODEL | _DRAFTS | _SESSION | {"system", "think", "think_max", "nothink", "power"} | set(SECTIONS["Sampling"])
 _TEXT = {"prompt", "prompt_file"}
 
 _USED: dict[str, Collection[str]] = {

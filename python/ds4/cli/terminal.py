@@ -10,15 +10,19 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from ds4 import UnsupportedModelError, WeightDataError
 from ds4.progress import Progress
 
+from .control import visible
+from .markdown import MarkdownStream
+
 _SHOWN_DIFFERENCES = 20
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _TTY_PERIOD, _LOG_PERIOD = 0.1, 5.0
+_NARROWEST_BAR, _WIDEST_BAR = 8, 30
 
 
 def use_colour(stream: TextIO) -> bool:
@@ -90,6 +94,7 @@ class AnswerPrinter:
         self._together = self._stdout.isatty()
         self._dimmed = False
         self._last = {"reasoning": "", "content": ""}
+        self._markdown = _markdown(self._stdout, self._send) if use_colour(self._stdout) else None
 
     def reasoning(self, text: str) -> None:
         """Print a piece of reasoning."""
@@ -98,17 +103,22 @@ class AnswerPrinter:
         if not self._dimmed and use_colour(stream):
             self._aside(_DIM)
             self._dimmed = True
-        self._aside(text)
+        self._aside(visible(text) if stream.isatty() else text)
 
     def content(self, text: str) -> None:
         """Print a piece of the answer."""
         self._end_reasoning("\n")
         self._last["content"] = text or self._last["content"]
-        self._send(text)
+        if self._markdown is not None:
+            self._markdown.feed(text)
+        else:
+            self._send(visible(text) if self._together else text)
 
     def finish(self) -> None:
         """End the reply: attributes off, the line closed."""
         self._end_reasoning("")
+        if self._markdown is not None:
+            self._markdown.finish()
         if self._last["content"] and not self._last["content"].endswith("\n"):
             self._send("\n")
         self._last["content"] = ""
@@ -173,8 +183,12 @@ class ProgressLine:
         else:
             amount, speed = f"{done} of {total} {self._unit}", f"{rate:.1f} {self._unit}/s"
         left = f", {_duration((total - done) / rate)} left" if rate > 0 else ""
-        text = f"ds4: {self._what} {amount} ({100 * done // total} %), {speed}{left}"
-        tell(f"\r\x1b[K{_cut(text)}" if self._live else text + "\n")
+        share = f"({100 * done // total} %)"
+        head, tail = f"ds4: {self._what}", f"{amount} {share}, {speed}{left}"
+        if self._live:
+            tell(f"\r\x1b[K{_fitted(head, tail, done / total)}")
+        else:
+            tell(f"{head} {tail}\n")
         self._drawn = self._live
 
     def finish(self) -> None:
@@ -218,10 +232,30 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _cut(text: str) -> str:
-    """Cut a line to the width of the terminal: one that wraps cannot be redrawn."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):
-        columns = 0
+def _fitted(head: str, tail: str, share: float) -> str:
+    """Return a line that fits into the terminal, since one that wraps cannot be redrawn; with a bar if possible."""
+    columns = terminal_columns(sys.stderr)
+    room = min(columns - len(head) - len(tail) - 5, _WIDEST_BAR)
+    if room >= _NARROWEST_BAR:
+        full = int(room * min(max(share, 0.0), 1.0))
+        return f"{head} [{'#' * full}{'.' * (room - full)}] {tail}"
+    text = f"{head} {tail}"
     return text[: columns - 1] if columns > 1 else text
+
+
+def terminal_columns(stream: TextIO) -> int:
+    """Return the width of the terminal that a stream goes to; 0 when it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def _markdown(stream: TextIO, send: Callable[[str], None]) -> MarkdownStream:
+    """Return a renderer for the signs and the width that a terminal has."""
+    try:
+        "•│─".encode(stream.encoding)
+        ascii_only = False
+    except (LookupError, UnicodeError):
+        ascii_only = True
+    return MarkdownStream(send, ascii_only=ascii_only, width=terminal_columns(stream) or 80)

@@ -45,6 +45,7 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--top-p": (["0.9"], ONE_SHOT),
     "--min-p": (["0.1"], ONE_SHOT),
     "--seed": (["7"], ONE_SHOT),
+    "--power": (["90"], ONE_SHOT),
     "--json": ([], ONE_SHOT),
     "--dump-tokens": ([], ["-p", "hi"]),
     "--dump-logits": (["OUT"], ["-p", "hi"]),

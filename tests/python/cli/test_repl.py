@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ds4.cli import lines
+from ds4.cli import editor
 
 from .conftest import program
 
@@ -208,7 +208,7 @@ def test_no_home_directory_means_no_history(
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", none)
-    assert lines._prompt_session().history.__class__.__name__ == "InMemoryHistory"
+    assert editor.open_history().__class__.__name__ == "InMemoryHistory"
     assert capsys.readouterr().err == "ds4: no history: there is no home directory\n"
 
 
@@ -218,7 +218,7 @@ def test_history_that_goes_away_is_told_once(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    history = lines._prompt_session().history
+    history = editor.open_history()
     history.store_string("one")
     assert "+one" in (home / ".ds4_history").read_text()
     home.rename(tmp_path / "gone")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ds4.chat import render
 from ds4.cli.conversation import Conversation, fitting_mode
-from ds4.cli.lines import _trim
+from ds4.cli.editor import trim_history
 from ds4.cli.memory import MemoryRefusedError, available_memory, parse_size, require_memory, show_size
 from ds4.cli.reply import make_reply
 from ds4.cli.settings import Settings
@@ -217,9 +217,9 @@ def test_unfinished_character_before_the_end_of_reasoning(tokenizer: Tokenizer) 
 
 def test_history_keeps_its_newest_entries(tmp_path: Path) -> None:
     path = tmp_path / "history"
-    _trim(path)
+    trim_history(path)
     path.write_text("".join(f"\n# 2026-01-01\n+line {i}\n" for i in range(600)))
-    _trim(path)
+    trim_history(path)
     kept = [line for line in path.read_text().splitlines() if line.startswith("+")]
     assert len(kept) == 512
     assert kept[0] == "+line 88" and kept[-1] == "+line 599"
