@@ -67,7 +67,7 @@ class Repl:
         self._sampler = make_sampler(settings)
         self._n_ctx = settings.ctx
         self._interactive = False
-        plan = model.memory_plan(self._n_ctx)
+        plan = model.memory_plan(self._n_ctx, mtp=settings.draft is not None)
         note(
             f"context of {self._n_ctx} positions: {show_size(plan.total_session_bytes)}, "
             f"weights: {show_size(plan.weights_bytes)}"

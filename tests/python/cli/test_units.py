@@ -157,7 +157,7 @@ class FakeSession:
         self.pos = len(tokens)
         return 0
 
-    def generate(self, *, max_tokens: int, sampler: Sampler) -> Any:
+    def generate(self, *, max_tokens: int, sampler: Sampler, draft: Any = None) -> Any:
         decoder = self.tokenizer.stream_decoder()
         for token in self._script[:-1]:
             yield Step(token, decoder.feed(token), 0.0, 0)
