@@ -178,6 +178,7 @@ class Speculator:
         token: int,
         *,
         sampler: Sampler | None = None,
+        guessing: bool = True,
         progress: Callable[[int, int], object] | None = None,
     ) -> None:
         """Append a token: what `Session.eval` does.
@@ -188,6 +189,8 @@ class Speculator:
         sampler : Sampler, optional
             What will draw the next tokens, so that guesses fall as its draws will. It does not change. The best tokens
             are guessed when not given.
+        guessing : bool
+            False: nothing new is guessed this time.
         progress : callable, optional
             As in `Session.eval`.
         """
@@ -198,7 +201,7 @@ class Speculator:
             return
         self.settle(missed=bool(self._pending))
         depth = 0
-        if self._able:
+        if guessing and self._able:
             depth = self._costs.choose(self._draft.depth) if self._draft.auto else self._draft.depth
         guesses: list[int] = []
         if depth:

@@ -124,7 +124,8 @@ at once."""
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
               help="Write down every prompt and answer; such a file holds private text.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Do not tell of each request.")
-@take("mtp", "backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
+@take("mtp", "mtp_draft", "mtp_margin")
+@take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
 @take("no_qat", "activations")
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,
@@ -183,7 +184,10 @@ def _settings(values: dict[str, Any]) -> Settings:
         raise click.UsageError(f"--cpu and --backend {values['backend']} contradict each other")
     if values["think"] + values["think_max"] + values["nothink"] > 1:
         raise click.UsageError("--think, --think-max and --nothink cannot be given together")
-    return Settings(**values)
+    settings = Settings(**values)
+    if values["mtp_margin"] and settings.draft is None:
+        raise click.UsageError("--mtp-margin has no effect without --mtp-draft")
+    return settings
 
 
 def _keys(given: tuple[str, ...], path: Path | None) -> tuple[str, ...]:
@@ -234,7 +238,7 @@ def _inside(
     """Return the settings of the side of the model, with as many sessions as fit."""
     from ds4.server.engine import Settings as EngineSettings
 
-    plan = model.memory_plan(settings.ctx)
+    plan = model.memory_plan(settings.ctx, mtp=settings.draft is not None)
     simulated = settings.simulate_memory
     available = available_memory() if simulated is None else simulated
     one = plan.total_session_bytes
@@ -259,6 +263,7 @@ def _inside(
         prefill_quantum=prefill_quantum,
         keep_sessions=kept,
         trace=trace,
+        draft=settings.draft,
         session={
             "threads": settings.threads,
             "affinity": settings.affinity,

@@ -370,6 +370,15 @@ class Timings:
     total: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Tokens that were guessed: how many, how many of them came true, and in how many batches."""
+
+    drafted: int = 0
+    accepted: int = 0
+    verifies: int = 0
+
+
 FinishReason = Literal["stop", "length", "tool_calls", "error", "cancelled"]
 
 
@@ -388,6 +397,8 @@ class Done:
         What was repaired or ignored, for a log.
     error : str or None
         What went wrong, when `finish` is "error".
+    drafts : Drafts or None
+        What guessing tokens brought, when the server does that.
     """
 
     finish: FinishReason
@@ -397,6 +408,7 @@ class Done:
     notes: tuple[str, ...] = ()
     error: str | None = None
     choice: int = 0
+    drafts: Drafts | None = None
 
 
 Event = (

@@ -163,7 +163,9 @@ def outcome(reply: Reply) -> str:
         return f"{text}, not answered to the end"
     finish = ", ".join(sorted({d.finish for d in done}))
     first = min(d.timings.first_token for d in done) * 1e3
-    return f"{text}, {reply.usage().completion} out ({finish}), first after {first:.0f} ms"
+    drafts = [d.drafts for d in done if d.drafts is not None]
+    guessed = f", {sum(d.accepted for d in drafts)} of {sum(d.drafted for d in drafts)} drafts" if drafts else ""
+    return f"{text}, {reply.usage().completion} out ({finish}{guessed}), first after {first:.0f} ms"
 
 
 async def _opened(form: DialectForm, call: Call, engine: Engine) -> Generation:

@@ -88,7 +88,7 @@ class Choice:
             What became certain. When `finish` is set afterwards, nothing more comes.
         """
         phase = self._parser.phase
-        sampler = self._greedy if phase in ("structure", "json") else self._sampler
+        sampler = self.sampler
         logits = session.logits_view()
         limits = None if phase == "reasoning" else self._limits
         token, logprob = sampler.sample(logits if limits is None else limits.mask(logits))
@@ -118,6 +118,11 @@ class Choice:
         elif self.finish is None and self.n_drawn >= self._max_tokens:
             self._end("length", out)
         return out
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws the next token."""
+        return self._greedy if self._parser.phase in ("structure", "json") else self._sampler
 
     @property
     def last(self) -> int:

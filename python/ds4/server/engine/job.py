@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ...costs import CostModel
 from ...errors import Cancelled, StateError
 from ...kvstore import Reason
+from ...speculation import Draft, Speculator
 from ...tokenizer import Tokenizer
 from .. import contract
 from .choice import Choice
@@ -41,9 +43,13 @@ class Job:
         Takes events; called from the worker's thread.
     storage : Storage, optional
     trace : Trace, optional
+    drafting : (Draft, CostModel), optional
+        How tokens are guessed, and what that costs on this machine.
 
     Attributes
     ----------
+    alone : bool
+        No other job is at work: the time for guesses takes nothing from anybody.
     cancelled : bool
         Nobody wants the answer; the work ends at the next step.
     over : bool
@@ -62,12 +68,14 @@ class Job:
         *,
         storage: Storage | None = None,
         trace: Trace | None = None,
+        drafting: tuple[Draft, CostModel] | None = None,
     ) -> None:
         self.prepared = prepared
         self.tokens = prepared.tokens
         self.cancelled = False
         self.over = False
         self.decoding = False
+        self.alone = False
         self.errand: Callable[[], None] | None = None
         self.slot: Slot | None = None
         self._placement: Placement | None = None
@@ -78,6 +86,8 @@ class Job:
         self._emit = emit
         self._storage = storage
         self._trace = trace
+        self._drafting = drafting
+        self._speculator: Speculator | None = None
         self._fetched: Fetched | None = None
         self._saves: dict[int, Reason] = {}
         self._choice = Choice(prepared, 0, self._tokenizer)
@@ -287,7 +297,7 @@ class Job:
         slot, choice = self.slot, self._choice
         assert slot is not None
         if choice.n_drawn and len(slot.tokens) < len(self.tokens) + len(choice.drawn):
-            slot.session.eval(choice.last)
+            self._append(slot, choice)
             slot.tokens.append(choice.last)
             self._save_continued(slot)
         events = choice.step(slot.session)
@@ -298,6 +308,16 @@ class Job:
         if choice.finish is not None:
             self._learn(slot, choice)
             self._finish(choice.finish)
+
+    def _append(self, slot: Slot, choice: Choice) -> None:
+        """Compute the token drawn last, and guesses at those that follow it."""
+        if self._drafting is None:
+            slot.session.eval(choice.last)
+            return
+        if self._speculator is None:
+            draft, costs = self._drafting
+            self._speculator = Speculator(slot.session, draft, costs=costs)
+        self._speculator.eval(choice.last, sampler=choice.sampler, guessing=self.alone)
 
     def _save_continued(self, slot: Slot) -> None:
         storage = self._storage
@@ -329,6 +349,8 @@ class Job:
         if self.over:
             return
         self._release_fetched()
+        if self._speculator is not None:
+            self._speculator.settle()
         good = reason not in ("cancelled", "error")
         n = self.prepared.request.n
         events: list[contract.Event] = []
@@ -336,6 +358,7 @@ class Job:
             choice = self._choice if index == self._choice.index else None
             done = self._done(index, choice, reason, error)
             events.append(done)
+            self._speculator = None
             self._count(done)
             if self._trace is not None:
                 self._trace.write("done", self.prepared.request, **self._described(done, choice))
@@ -377,12 +400,24 @@ class Job:
             notes=(*self.prepared.notes, *(choice.notes if choice is not None else ())),
             error=error,
             choice=index,
+            drafts=self._drafts(),
         )
+
+    def _drafts(self) -> contract.Drafts | None:
+        if self._drafting is None:
+            return None
+        if self._speculator is None:
+            return contract.Drafts()
+        found = self._speculator.statistics
+        return contract.Drafts(found.drafted, found.accepted, found.verifies)
 
     def _count(self, done: contract.Done) -> None:
         self._statistics.count("finished_total", done.finish)
         self._statistics.add("completion_tokens_total", done.usage.completion)
         self._statistics.add("reasoning_tokens_total", done.usage.reasoning)
+        if done.drafts is not None:
+            self._statistics.add("drafted_tokens_total", done.drafts.drafted)
+            self._statistics.add("accepted_drafts_total", done.drafts.accepted)
         if done.choice == 0 or done.finish in ("cancelled", "error"):
             self._statistics.add("prefill_seconds_total", done.timings.prefill)
         self._statistics.add("decode_seconds_total", done.timings.decode)

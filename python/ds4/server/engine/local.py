@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from ...costs import CostModel
 from ...kvstore import KVStore, SavePolicy
 from ...model import Model
 from ...session import Session
@@ -126,6 +127,9 @@ class LocalEngine:
             self._storage = Storage(store, policy or SavePolicy(), model, self._counters, self.settings.n_ctx)
         find_blocks = self._storage.find_blocks if self._storage is not None else None
         self._preparer = Preparer(model.tokenizer, self.settings, find_blocks)
+        # With drafts every session keeps the rows of the MTP block.
+        self._options = {**self.settings.session, **({"mtp": True} if self.settings.draft is not None else {})}
+        self._costs = CostModel()
         self._pool = Pool(self._session, self._most_sessions())
         self._worker = Worker(self._pool, self.settings, self._storage)
         self._preparers = ThreadPoolExecutor(2, thread_name_prefix="ds4-prepare")
@@ -134,17 +138,13 @@ class LocalEngine:
         self._started = self._closed = False
 
     def _session(self) -> Session:
-        return self._model.session(n_ctx=self.settings.n_ctx, **self.settings.session)
+        return self._model.session(n_ctx=self.settings.n_ctx, **self._options)
 
     def _most_sessions(self) -> int:
         most = max(self.settings.keep_sessions, 1)
         if self.settings.memory_bytes is None:
             return most
-        known = {
-            name: self.settings.session[name]
-            for name in ("chunk", "threads", "rows", "mtp")
-            if name in self.settings.session
-        }
+        known = {name: self._options[name] for name in ("chunk", "threads", "rows", "mtp") if name in self._options}
         one = self._model.memory_plan(self.settings.n_ctx, **known).total_session_bytes
         if one > self.settings.memory_bytes:
             raise ValueError(
@@ -204,7 +204,11 @@ class LocalEngine:
 
     def job(self, prepared: Prepared, emit: Sink) -> Job:
         """Make the work for a request."""
-        return Job(prepared, self._preparer, self._counters, emit, storage=self._storage, trace=self._trace)
+        draft = self.settings.draft
+        drafting = None if draft is None else (draft, self._costs)
+        return Job(
+            prepared, self._preparer, self._counters, emit, storage=self._storage, trace=self._trace, drafting=drafting
+        )
 
     async def count(self, request: Request) -> int:
         """Return the number of tokens of a request's prompt.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...speculation import Draft
+
 DEFAULT_MAX_TOKENS = 393_216
 
 
@@ -38,6 +40,8 @@ class Settings:
         Bound of the memory for turns as the model drew them.
     text_cache_bytes : int
         Bound of the memory for texts that were tokenized.
+    draft : Draft or None
+        How tokens are guessed, while one request alone is worked on; never when None. The model needs an MTP block.
     session : mapping
         More options of `ds4.Model.session`, such as threads and chunk.
     trace : path-like or None
@@ -56,6 +60,7 @@ class Settings:
     tool_memory_bytes: int = 64 << 20
     turn_memory_bytes: int = 32 << 20
     text_cache_bytes: int = 32 << 20
+    draft: Draft | None = None
     session: Mapping[str, Any] = field(default_factory=dict)
     trace: str | os.PathLike[str] | None = None
 

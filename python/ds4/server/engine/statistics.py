@@ -17,6 +17,7 @@ class Statistics:
     - prefixes_total {source}: where prompts went on from: live, rewind, fork, store, cold
     - store_total {outcome}: loaded, damaged, saved_cold, saved_continued, saved_evict, saved_shutdown, not_saved
     - queue_seconds_total, prefill_seconds_total, decode_seconds_total
+    - drafted_tokens_total, accepted_drafts_total: tokens that were guessed, and how many of them came true
     - replayed_turns_total, unknown_turns_total: turns with calls whose exact text was known or not
     """
 

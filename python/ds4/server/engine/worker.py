@@ -164,6 +164,7 @@ class Worker:
         self._admit()
         ready = [job for job in self._active if job not in self._parked]
         for job in ready:
+            job.alone = len(self._active) == 1
             if job.decoding or job.over:
                 self._step(job)
         waiting = next((job for job in ready if not job.decoding and not job.over), None)
