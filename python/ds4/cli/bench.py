@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import bench_compare, bench_sweep, bench_tests
+from . import bench_compare, bench_micro, bench_sweep, bench_tests
 from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 
 _FILE = click.Path(path_type=Path)
@@ -22,6 +22,7 @@ Examples:
   ds4 bench -m flash.gguf --tests pp128,pp512,tg32 --reps 5
   ds4 bench -m flash.gguf --tests tg32@1024,tg32@16384   decode behind long contexts
   ds4 bench -m flash.gguf --profile --plot parts.svg     where the time goes
+  ds4 bench -m flash.gguf --micro -t 1                   the kernels one by one
 
 Without --tests it sweeps: one text is computed piece by piece, and at every frontier from --ctx-start to --ctx-max
 the speed of the new piece and of --gen-tokens decoded tokens is measured. The table is CSV, a row as soon as it is
@@ -32,6 +33,9 @@ are N tokens decoded one by one. With @DEPTH the context holds DEPTH positions b
 numbers instead of being computed, which costs the same afterwards. Each test is warmed up, then run --reps times; the
 table gives the median and the extremes of tokens a second.
 
+With --micro the parts of the layers are timed with 1, 12 and 128 tokens, under every CPU variant that this machine can
+run (with --isa that one), which shows what each kernel reaches.
+
 With --compare nothing is measured: two tables are held against each other. Give it once for every pair of files;
 pairs measured in alternating order show how large the noise is."""
 
@@ -39,6 +43,7 @@ _TESTS = ("tests", "ctx", "seed", "bandwidth", "profile", "jsonl")
 _SWEEP = ("prompt_file", "chat_prompt_file", "system", "ctx_start", "ctx_max", "ctx_alloc", "step_incr", "step_mul",
           "gen_tokens", "csv", "dump_frontier_logits_dir", "cold")  # fmt: skip
 _COMPARE = ("compare", "plot", "json_file")
+_NOT_MICRO = ("plot", "chunk")
 
 
 @click.command("bench", help=_HELP, short_help="Measure speed, and where the time goes.")
@@ -67,12 +72,13 @@ _COMPARE = ("compare", "plot", "json_file")
 @click.option("--cold", is_flag=True, help="No warm-up before the first frontier.")
 @click.option("--compare", type=_FILE, nargs=2, multiple=True, metavar="A.csv B.csv",
               help="Compare tables: how much faster is B?")  # fmt: skip
+@click.option("--micro", is_flag=True, help="Time the kernels one by one instead.")
 @click.option(
     "--tests", metavar="LIST", help=f"Run these single tests instead.  [default with --profile: {bench_tests.DEFAULT}]"
 )
 @click.option(
     "--reps", "--repeats", "reps", type=Whole(1, 1000), metavar="N",
-    help="Timed runs of each frontier or test.  [default: 1; with --tests 3]",
+    help="Timed runs of each frontier or test.  [default: 1; with --tests or --micro 3]",
 )  # fmt: skip
 @click.option(
     "-c", "--ctx", type=Whole(1, MAX_CONTEXT), metavar="N",
@@ -111,6 +117,11 @@ def command(context: click.Context, /, **values: Any) -> int:
     if "compare" in given:
         _refuse(context, given - set(_COMPARE), "with --compare: nothing is measured")
         return bench_compare.run(values["compare"], values["plot"], values["json_file"])
+    if "micro" in given:
+        _refuse(context, given & {*_SWEEP, *_TESTS, *_NOT_MICRO}, "with --micro")
+        values = {k: v for k, v in values.items() if k not in (*_SWEEP, *_TESTS, *_NOT_MICRO, "compare", "micro")}
+        return bench_micro.run(**{**values, "reps": values["reps"] or 3})
+    del values["micro"]
     if given & {"tests", "profile"}:
         _refuse(context, given & set(_SWEEP), "with --tests or --profile; it belongs to the sweep")
         values = {k: v for k, v in values.items() if k not in (*_SWEEP, "compare")}

@@ -278,3 +278,16 @@ def test_comparison_of_what_is_no_table(ds4: Any, model_path: Path, tmp_path: Pa
         assert done.returncode == 1 and str(message) in done.stderr and done.stdout == "", done.stderr
     done = ds4("bench", "--compare", a, a, "--json", a)
     assert done.returncode == 2 and "would be replaced" in done.stderr
+
+
+def test_kernels(ds4: Any, model_path: Path, tmp_path: Path) -> None:
+    report = tmp_path / "x.json"
+    done = ds4("bench", "-m", model_path, "--micro", "--isa", "base", "--reps", "1", "-t", "1", "--json", report)
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
+    assert "base" in lines and lines["shared"][1] == "BF16" and len(lines["shared"]) == 2 + 3 + 2 + 2
+    assert len(lines["attention"]) == 1 + 3 and "total" in lines
+    content = json.loads(report.read_text())
+    assert content["format"] == "ds4-bench-micro" and {p["variant"] for p in content["parts"]} == {"base"}
+    assert {p["batch"] for p in content["parts"]} == {1, 12, 128}
+    assert ds4("bench", "-m", model_path, "--micro", "--simulate-memory", "1M").returncode == 1
