@@ -12,7 +12,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._native import _model, _session
+from .budget import available_memory, cache_bytes, expert_plan, parse_size
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
 from .experts import ExpertStats, ReadOptions, stats_of
@@ -106,7 +110,7 @@ class MemoryPlan:
     Attributes
     ----------
     weights_bytes : int
-        Mapped from the file and shared by all sessions.
+        Mapped from the file and shared by all sessions; of a model that streams, the other weights and the cache.
     window_bytes, compressed_bytes, indexer_bytes, compressor_bytes : int
         Exact rows, compressed rows, rows of the indexer, and unfinished groups.
     scratch_bytes : int
@@ -172,7 +176,7 @@ class Model:
         *,
         backend: str = "auto",
         mtp: str | os.PathLike[str] | None = None,
-        expert_cache_bytes: int | None = None,
+        expert_cache: int | str | None = None,
         reads: ReadOptions | None = None,
     ) -> Self:
         """Open a model file. The weights are mapped, not read, unless its experts are streamed.
@@ -185,10 +189,11 @@ class Model:
             Others are known by name ("cuda", "hip", "metal") and come in later releases.
         mtp : path-like, optional
             A file with the MTP block, when that is not part of the model file.
-        expert_cache_bytes : int, optional
+        expert_cache : int or str, optional
             Stream the routed experts: they stay in the file and are read when they are needed, into a cache of this
             size that all sessions share; all other weights are copied to memory. For models that are larger than the
-            memory. Results do not change by a bit.
+            memory. Results do not change by a bit. Bytes, a size such as "24GiB", "auto" for what the memory has room
+            for beside the other weights and one session of 32,768 positions, or "off".
         reads : ReadOptions, optional
             How streamed experts are read.
 
@@ -209,18 +214,36 @@ class Model:
         """
         if "\0" in backend:
             raise ValueError("a backend's name holds no NUL")
-        if expert_cache_bytes is not None:
-            _check_range("expert_cache_bytes", expert_cache_bytes, (1 << 63) - 1)
         shown = os.fsdecode(path)
         native = _model.Model(
             encode_path(path),
             shown,
             backend,
             None if mtp is None else encode_path(mtp),
-            expert_cache_bytes or 0,
+            cls._cache_bytes(expert_cache, path, mtp, backend),
             *(reads or ReadOptions()).numbers(),
         )
         return cls(native, shown)
+
+    @classmethod
+    def _cache_bytes(
+        cls,
+        asked: int | str | None,
+        path: str | os.PathLike[str],
+        mtp: str | os.PathLike[str] | None,
+        backend: str,
+    ) -> int:
+        """Return the size of the expert cache, 0 for none."""
+        if asked is None or asked == "off":
+            return 0
+        if asked == "auto":
+            with cls.open(path, backend=backend, mtp=mtp) as model:  # nothing is read but its head
+                needed = model.memory_plan().total_session_bytes
+            plan = expert_plan([path] if mtp is None else [path, mtp])
+            return cache_bytes(plan, available_memory(), needed)
+        size = parse_size(asked) if isinstance(asked, str) else asked
+        _check_range("expert_cache", size, (1 << 63) - 1)
+        return size
 
     @staticmethod
     def embedded_path() -> Path:
@@ -293,7 +316,7 @@ class Model:
 
     @property
     def streams(self) -> bool:
-        """Whether routed experts are read when they are needed (`expert_cache_bytes` of `open`)."""
+        """Whether routed experts are read when they are needed (`expert_cache` of `open`)."""
         return self._open().streams()
 
     def expert_stats(self) -> ExpertStats:
@@ -305,6 +328,24 @@ class Model:
             The model was opened without one.
         """
         return stats_of(self._open())
+
+    def expert_map(self) -> NDArray[np.uint8]:
+        """Return the place of every expert: 0 in the file, 1 being read, 2 in memory, 3 in use.
+
+        Returns
+        -------
+        ndarray of uint8, shape (n_experts,)
+            Of all blocks in order, `ExpertBlock.n_experts` each.
+
+        Raises
+        ------
+        StateError
+            The model was opened without an expert cache.
+        """
+        native = self._open()
+        out = np.zeros(native.expert_stats()["n_experts"], np.uint8)
+        native.expert_map(out)
+        return out
 
     # What it does
 
@@ -418,8 +459,12 @@ class Model:
         _check_range("threads", threads, 256)
         _check_checkpoints(checkpoint_every, checkpoint_bytes)
         plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads, checkpoint_every, checkpoint_bytes)
-        info = native.gguf().info()
-        plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
+        if native.streams():
+            stats = native.expert_stats()
+            plan["weights_bytes"] = stats["resident_bytes"] + stats["n_slots"] * stats["slot_bytes"]
+        else:
+            info = native.gguf().info()
+            plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
         return MemoryPlan(**plan)
 
     def check(self, *, progress: Progress | None = None) -> None:

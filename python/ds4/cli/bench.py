@@ -90,6 +90,7 @@ _NOT_MICRO = ("plot", "chunk")
     help="Of the random tokens of --tests.",
 )  # fmt: skip
 @take("backend", "cpu", "threads", "affinity", "numa", "no_qat", "activations", "force_memory", "simulate_memory")
+@take("expert_cache", "ssd_streaming")
 @click.option("--isa", metavar="NAME", help="Use at most this CPU kernel variant: base, avx2, avx512, ...")
 @click.option(
     "--bandwidth",

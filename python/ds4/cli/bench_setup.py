@@ -9,7 +9,7 @@ import click
 import ds4
 from ds4 import Model, Session
 
-from .memory import available_memory, require_memory
+from .opening import check_memory
 from .settings import Settings
 
 
@@ -32,14 +32,7 @@ def bench_session(model: Model, settings: Settings, chunk: int | None) -> Sessio
     """Make a session after checking that model and session fit into memory."""
     sizes: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
     plan = model.memory_plan(settings.ctx, threads=settings.threads, **sizes)
-    simulated = settings.simulate_memory
-    require_memory(
-        plan.weights_bytes,
-        plan.total_session_bytes,
-        available_memory() if simulated is None else simulated,
-        n_ctx=settings.ctx,
-        force=settings.force_memory,
-    )
+    check_memory([model], plan.total_session_bytes, settings, weights_bytes=plan.weights_bytes, n_ctx=settings.ctx)
     return model.session(
         n_ctx=settings.ctx,
         threads=settings.threads,

@@ -17,9 +17,10 @@ from ds4.imatrix.data import format_of
 from ds4.imatrix.plot import plot_coverage
 from ds4.plotting import check_plot
 
-from .memory import available_memory, require_memory
+from .opening import check_memory, open_quietly
 from .options import MAX_CONTEXT, Whole, report_option, take
 from .output import OutputFile, keep_apart, report_file
+from .settings import Settings
 from .terminal import ProgressLine, note
 
 _GROUP = """\b
@@ -113,14 +114,14 @@ NAME.partial.SUFFIX after every so many prompts. Run the rest with --skip and me
 @click.option("--max-tokens", type=Whole(1), metavar="N", help="Most tokens to use.")
 @click.option("--skip", type=Whole(0), default=0, metavar="N", help="Leave out the first prompts.")
 @click.option("--save-every", type=Whole(1), metavar="N", help="Keep what was gathered after every N prompts.")
-@take("mtp", "threads", "activations", "force_memory", "simulate_memory")
+@take("mtp", "threads", "activations", "force_memory", "simulate_memory", "expert_cache", "ssd_streaming")
 @_PLOT
 @report_option
 @_FORCE
 def collect_command(
     files: Sequence[Path], model: Path | None, out: Path, ctx: int, max_prompts: int | None, max_tokens: int | None,
-    skip: int, save_every: int | None, mtp: Path | None, threads: int | None, activations: Any, force_memory: bool,
-    simulate_memory: int | None, plot: Path | None, json_file: Path | None, force: bool,
+    skip: int, save_every: int | None, mtp: Path | None, threads: int | None, activations: Any, plot: Path | None,
+    json_file: Path | None, force: bool, **values: Any,
 ) -> int:  # fmt: skip
     """Run the command."""
     if not files:
@@ -131,16 +132,12 @@ def collect_command(
     if plot is not None:
         check_plot(plot)
     partial = out.with_name(f"{out.stem}.partial{out.suffix}")
-    with Model.open(model or Model.embedded_path(), mtp=mtp) as opened, report_file(json_file) as output:
+    settings = Settings(model=model, mtp=mtp, ctx=ctx, threads=threads, activations=activations, **values)
+    with open_quietly(model or Model.embedded_path(), settings) as opened, report_file(json_file) as output:
         check_targets([(out, file_bytes(opened, mtp=opened.has_mtp))], force=force)
         plan = opened.memory_plan(ctx, threads=threads, mtp=opened.has_mtp)
-        require_memory(
-            plan.weights_bytes,
-            plan.total_session_bytes + importance_bytes(opened, mtp=opened.has_mtp),
-            available_memory() if simulate_memory is None else simulate_memory,
-            n_ctx=ctx,
-            force=force_memory,
-        )
+        needed = plan.total_session_bytes + importance_bytes(opened, mtp=opened.has_mtp)
+        check_memory([opened], needed, settings, weights_bytes=plan.weights_bytes, n_ctx=ctx)
 
         def save(imatrix: Imatrix) -> None:
             imatrix.write(partial, force=True)

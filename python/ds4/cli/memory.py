@@ -1,109 +1,64 @@
-"""How much memory a model and its session need, and how much this process can get.
+"""Whether a model and its sessions fit into the memory that this process can get.
 
-A model that does not fit is refused before it is mapped: reading weights that do not fit starves the whole machine.
+A model that does not fit is refused before its weights are read: reading weights that do not fit starves the whole
+machine.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_NO_LIMIT = 1 << 60
-_PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
+from ds4 import Model
+from ds4.budget import available_memory, cache_bytes, expert_plan, parse_size, show_size
+
+__all__ = [
+    "MemoryRefusedError",
+    "available_beside",
+    "available_memory",
+    "choose_cache",
+    "parse_size",
+    "require_memory",
+    "show_size",
+]
 
 
 class MemoryRefusedError(ValueError):
     """The model with its session does not fit into memory."""
 
 
-def parse_size(text: str) -> int:
-    """Read a size: bytes, or a number with k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti, an optional B after it.
+def available_beside(models: Sequence[Model], simulated: int | None) -> int | None:
+    """Return the memory that open models and their sessions may take together; None when nobody knows.
 
-    Raises
-    ------
-    ValueError
-        The text is no size.
+    What a model that streams has taken already is part of it.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
-    unit = found[2].lower() if found else "?"
-    if not found or unit not in _UNITS:
-        raise ValueError(f"{text!r} is not a size; write bytes or a form like 24GiB")
-    return int(float(found[1]) * _UNITS[unit])
-
-
-def show_size(n_bytes: int) -> str:
-    """Return a size as text, with the unit that fits: "81.2 GiB"."""
-    value = float(n_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{n_bytes} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
-def available_memory(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the bytes that this process can get: free or reclaimable memory, within the limit of its cgroups.
-
-    None when the system does not tell.
-    """
-    found = []
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB$", (proc / "meminfo").read_text(), re.MULTILINE)
-        if match:
-            found.append(int(match[1]) * 1024)
-    except OSError:
-        pass
-    found += _cgroup_rooms(proc, cgroup)
-    return min(found) if found else None
-
-
-def _cgroup_rooms(proc: Path, cgroup: Path) -> list[int]:
-    """Return what is left of every memory limit above this process (cgroup versions 2 and 1)."""
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    rooms = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, limit_name, used_name, cache_key = cgroup, "memory.max", "memory.current", "file"
-        elif "memory" in controllers.split(","):
-            root, limit_name, used_name = cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache_key = "total_cache"
-        else:
-            continue
-        here = root / path.lstrip("/")
-        for folder in [here, *here.parents]:
-            limit = _number(folder / limit_name)
-            used = _number(folder / used_name)
-            if limit is not None and used is not None and limit < _NO_LIMIT:
-                # Cached file pages can be given back, so they count as free.
-                rooms.append(max(0, limit - used + _stat(folder / "memory.stat", cache_key)))
-            if folder == root:
-                break
-    return rooms
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
+    if simulated is not None:
+        return simulated
+    found = available_memory()
+    if found is None:
         return None
+    for model in models:
+        if model.streams:
+            stats = model.expert_stats()
+            found += stats.resident_bytes + stats.slot_bytes * sum(model.expert_map() > 0)
+    return found
 
 
-def _stat(path: Path, key: str) -> int:
-    try:
-        match = re.search(rf"^{key} (\d+)$", path.read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(match[1]) if match else 0
-
-
-def require_memory(weights_bytes: int, session_bytes: int, available: int | None, *, n_ctx: int, force: bool) -> None:
+def require_memory(
+    weights_bytes: int,
+    session_bytes: int,
+    available: int | None,
+    *,
+    n_ctx: int,
+    force: bool,
+    paths: Sequence[Path] = (),
+) -> None:
     """Refuse a model that does not fit.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files of the model, if its experts could be streamed and are not.
 
     Raises
     ------
@@ -116,8 +71,80 @@ def require_memory(weights_bytes: int, session_bytes: int, available: int | None
     advice = "a smaller model file would"
     if weights_bytes < available:
         advice = "a smaller context (-c) or model file would"
+    help_ = f"{advice} fit, --force-memory runs anyway (very slowly, from the disk)"
+    if paths:
+        plan = expert_plan(paths)
+        try:
+            room = cache_bytes(plan, available, session_bytes)
+        except ValueError:
+            least = plan.resident_bytes + session_bytes + plan.slot_bytes
+            help_ = f"streaming its experts (--expert-cache) would take at least {show_size(least)}; {help_}"
+        else:
+            help_ = (
+                f"--expert-cache auto runs it with {show_size(room)} for routed experts, the others are read from the "
+                f"disk when they are needed; {help_}"
+            )
     raise MemoryRefusedError(
         f"not enough memory: {show_size(weights_bytes)} of weights and {show_size(session_bytes)} for a context of "
-        f"{n_ctx} make {show_size(needed)}, but {show_size(available)} are available; {advice} fit, "
-        "--force-memory runs anyway (very slowly, from the disk)"
+        f"{n_ctx} make {show_size(needed)}, but {show_size(available)} are available; {help_}"
     )
+
+
+def choose_cache(
+    paths: Sequence[Path], asked: int | str, available: int | None, session_bytes: int, *, n_ctx: int, force: bool
+) -> tuple[int, list[str]]:
+    """Return the bytes of an expert cache, and lines about what it and the rest take.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files of the model.
+    asked : int or "auto"
+        Bytes, or as much as is left.
+    available : int or None
+        Bytes that the process can get, if known.
+    session_bytes : int
+        What sessions take.
+    n_ctx : int
+        Their context, for the text.
+    force : bool
+        Take what was asked for though it does not fit.
+
+    Raises
+    ------
+    MemoryRefusedError
+        The smallest possible cache does not fit, or what was asked for is less than that.
+    """
+    plan = expert_plan(paths)
+    if not plan.n_experts:
+        raise MemoryRefusedError(f"{paths[0]}: there are no routed experts to stream")
+    smallest = plan.slot_bytes
+    if asked != "auto" and int(asked) < smallest:
+        raise MemoryRefusedError(
+            f"--expert-cache is {show_size(int(asked))}, the smallest possible one is {smallest} bytes "
+            f"({show_size(smallest)}): one expert"
+        )
+    lines = []
+    if asked != "auto" and force:
+        size = min(int(asked), plan.all_bytes)
+    else:
+        try:
+            most = cache_bytes(plan, available, session_bytes)
+        except ValueError as error:
+            raise MemoryRefusedError(f"{error}; a smaller context (-c) or model file would fit") from None
+        size = most if asked == "auto" else min(int(asked), plan.all_bytes)
+        if size > most and available is not None:
+            lines.append(
+                f"warning: an expert cache of {show_size(size)} does not fit into the {show_size(available)} that are "
+                f"available; {show_size(most)} are used (--force-memory insists)"
+            )
+            size = most
+    slots = size // smallest
+    lines.append(
+        f"streaming: {show_size(plan.resident_bytes)} of weights in memory, {show_size(slots * smallest)} for "
+        f"{slots} of {plan.n_experts} experts ({100 * slots / plan.n_experts:.0f} %, {show_size(smallest)} each), "
+        f"{show_size(session_bytes)} for a context of {n_ctx}: "
+        f"{show_size(plan.resident_bytes + slots * smallest + session_bytes)}"
+        + (f" of {show_size(available)}" if available is not None else "")
+    )
+    return size, lines

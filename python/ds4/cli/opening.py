@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ds4 import GGUFFile, Model, Session, WeightDataError
 
-from .memory import available_memory, require_memory
+from .memory import available_beside, available_memory, choose_cache, require_memory
 from .settings import Settings
 from .terminal import ProgressLine, note
 
@@ -20,9 +20,23 @@ _EMBEDDED_NOTE = (
 
 
 @contextmanager
-def opened_model(settings: Settings) -> Iterator[Model]:
-    """Open the model; say what a user should know about it, and look through the weights when asked to."""
-    backend = "cpu" if settings.cpu else settings.backend
+def opened_model(settings: Settings, *, n_sessions: int = 1, share: int = 1) -> Iterator[Model]:
+    """Open the model; say what a user should know about it, and look through the weights when asked to.
+
+    Parameters
+    ----------
+    settings : Settings
+        What the options say.
+    n_sessions : int
+        Sessions that an automatic expert cache leaves room for, within an eighth of the memory.
+    share : int
+        How many models share the memory.
+
+    Raises
+    ------
+    MemoryRefusedError
+        There is no room for the expert cache.
+    """
     path: Path
     if settings.model is None:
         path = Model.embedded_path()
@@ -31,7 +45,7 @@ def opened_model(settings: Settings) -> Iterator[Model]:
         path = settings.model
     if settings.mtp is not None:
         GGUFFile(settings.mtp).close()  # a fault of the container is told with this file's name
-    with Model.open(path, backend=backend, mtp=settings.mtp) as model:
+    with open_quietly(path, settings, n_sessions=n_sessions, share=share) as model:
         for warning in model.warnings:
             note(f"warning: {warning}")
         if settings.draft is not None and not model.has_mtp:
@@ -49,6 +63,60 @@ def opened_model(settings: Settings) -> Iterator[Model]:
 
 
 @contextmanager
+def open_quietly(path: Path, settings: Settings, *, n_sessions: int = 1, share: int = 1) -> Iterator[Model]:
+    """Open a model as `opened_model` does; only what streaming takes is told."""
+    backend = "cpu" if settings.cpu else settings.backend
+    cache = _planned_cache(path, backend, settings, n_sessions, share)
+    with Model.open(path, backend=backend, mtp=settings.mtp, expert_cache=cache) as model:
+        yield model
+
+
+def _planned_cache(path: Path, backend: str, settings: Settings, n_sessions: int, share: int) -> int | None:
+    """Choose the size of the expert cache, and tell what goes where before anything large is read."""
+    asked = settings.cache
+    if asked is None:
+        return None
+    with Model.open(path, backend=backend, mtp=settings.mtp) as model:  # reads the head
+        one = model.memory_plan(
+            settings.ctx, threads=settings.threads, mtp=settings.draft is not None
+        ).total_session_bytes
+    available = available_memory() if settings.simulate_memory is None else settings.simulate_memory
+    if available is not None:
+        available //= share
+        sessions = max(one, min(one * n_sessions, available // 8))
+    else:
+        sessions = one * n_sessions
+    paths = [path] if settings.mtp is None else [path, settings.mtp]
+    size, lines = choose_cache(paths, asked, available, sessions, n_ctx=settings.ctx, force=settings.force_memory)
+    for line in lines:
+        note(line)
+    return size
+
+
+def check_memory(
+    models: Sequence[Model], session_bytes: int, settings: Settings, *, weights_bytes: int, n_ctx: int
+) -> None:
+    """Check that models and sessions fit into memory.
+
+    Raises
+    ------
+    MemoryRefusedError
+        They do not, and `--force-memory` was not given.
+    """
+    paths: list[Path] = []
+    if len(models) == 1 and not models[0].streams:
+        paths = [Path(models[0].path), *([] if settings.mtp is None else [settings.mtp])]
+    require_memory(
+        weights_bytes,
+        session_bytes,
+        available_beside(models, settings.simulate_memory),
+        n_ctx=n_ctx,
+        force=settings.force_memory,
+        paths=paths,
+    )
+
+
+@contextmanager
 def opened_session(model: Model, settings: Settings, n_ctx: int | None = None) -> Iterator[Session]:
     """Make a session, after checking that model and session fit into memory."""
     with make_session(model, settings, n_ctx or settings.ctx) as session:
@@ -63,15 +131,8 @@ def make_session(model: Model, settings: Settings, n_ctx: int) -> Session:
     MemoryRefusedError
         Model and session do not fit, and `--force-memory` was not given.
     """
-    plan = model.memory_plan(n_ctx, mtp=settings.draft is not None)
-    simulated = settings.simulate_memory
-    require_memory(
-        plan.weights_bytes,
-        plan.total_session_bytes,
-        available_memory() if simulated is None else simulated,
-        n_ctx=n_ctx,
-        force=settings.force_memory,
-    )
+    plan = model.memory_plan(n_ctx, threads=settings.threads, mtp=settings.draft is not None)
+    check_memory([model], plan.total_session_bytes, settings, weights_bytes=plan.weights_bytes, n_ctx=n_ctx)
     return model.session(
         n_ctx=n_ctx,
         threads=settings.threads,

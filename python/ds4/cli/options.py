@@ -36,6 +36,21 @@ class SizeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gen
             self.fail(str(error), param, ctx)
 
 
+class CacheType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Memory for streamed experts: a size, auto or off."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Read a size or a word, or fail as a usage error."""
+        if isinstance(value, int) or value in ("auto", "off"):
+            return value  # type: ignore[no-any-return]
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(f"{error}, or auto or off", param, ctx)
+
+
 class Whole(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A whole number within bounds."""
 
@@ -153,6 +168,15 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "is_flag": True,
         "help": "Run a model that does not fit into memory.",
     }),
+    "expert_cache": (("--expert-cache",), {
+        "type": CacheType(), "metavar": "SIZE|auto|off",
+        "help": "For models larger than the memory: read routed experts from the file when they are needed, and keep "
+        "so much of them in memory; auto: as much as there is room for. Default: off.",
+    }),
+    "ssd_streaming": (("--ssd-streaming",), {
+        "is_flag": True,
+        "help": "Same as --expert-cache auto.",
+    }),
     "simulate_memory": (("--simulate-memory",), {
         "type": SizeType(), "metavar": "SIZE",
         "help": "Decide as if that much memory were available.",
@@ -269,6 +293,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "check",
         "force_memory",
         "simulate_memory",
+        "expert_cache",
+        "ssd_streaming",
     ),
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),

@@ -38,8 +38,7 @@ from ds4.score import (
 )
 
 from .diagnostics import source_of
-from .memory import available_memory, require_memory
-from .opening import make_session, opened_model
+from .opening import check_memory, make_session, opened_model
 from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 from .output import OutputFile, keep_apart
 from .score_tables import (
@@ -118,6 +117,8 @@ def _model_options(function: F) -> F:
         "check",
         "force_memory",
         "simulate_memory",
+        "expert_cache",
+        "ssd_streaming",
         "no_qat",
         "activations",
     )
@@ -267,8 +268,8 @@ def against_command(
         raise click.UsageError("--stride has no effect on cases; it belongs to texts")
     with (
         _outputs(json_file) as outputs,
-        opened_model(theirs) as parent_model,
-        opened_model(settings) as model,
+        opened_model(theirs, share=2) as parent_model,
+        opened_model(settings, share=2) as model,
     ):
         check_same_tokens(model.tokenizer, parent_model.tokenizer)
         cases, n_ctx = _mixed_cases(files, model.tokenizer, ctx, stride)
@@ -452,13 +453,12 @@ def _mixed_cases(
 def _pair(model: Model, parent: Model, settings: Settings, n_ctx: int) -> Iterator[tuple[Session, Session]]:
     """Make sessions of two models, after checking that both fit into memory together."""
     plans = model.memory_plan(n_ctx), parent.memory_plan(n_ctx)
-    simulated = settings.simulate_memory
-    require_memory(
-        sum(plan.weights_bytes for plan in plans),
+    check_memory(
+        [model, parent],
         sum(plan.total_session_bytes for plan in plans),
-        available_memory() if simulated is None else simulated,
+        settings,
+        weights_bytes=sum(plan.weights_bytes for plan in plans),
         n_ctx=n_ctx,
-        force=settings.force_memory,
     )
     with make_session(model, settings, n_ctx) as one, make_session(parent, settings, n_ctx) as other:
         yield one, other

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .memory import available_memory, require_memory, show_size
-from .opening import check_text, opened_model
+from .memory import available_beside, show_size
+from .opening import check_memory, check_text, opened_model
 from .options import FiniteFloat, SizeType, Whole, take
 from .output import keep_apart
 from .settings import Settings
@@ -126,6 +126,7 @@ at once."""
 @click.option("--quiet", is_flag=True, help="Do not tell of each request.")
 @take("mtp", "mtp_draft", "mtp_margin")
 @take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
+@take("expert_cache", "ssd_streaming")
 @take("no_qat", "activations")
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,
@@ -152,7 +153,10 @@ def command(
         raise click.UsageError(str(error)) from None
     listener = bind(host, port)  # before the model is opened: that may take minutes
     try:
-        with opened_model(settings) as model, _store(kv_dir, kv_budget, kv_daily_writes) as store:
+        with (
+            opened_model(settings, n_sessions=sessions or MOST_SESSIONS) as model,
+            _store(kv_dir, kv_budget, kv_daily_writes) as store,
+        ):
             inside = _inside(model, settings, name, sessions, session_memory, active, prefill_quantum, max_queue, trace)
             engine = LocalEngine(model, inside, store=store)
             _log_to_stderr(quiet)
@@ -238,11 +242,10 @@ def _inside(
     """Return the settings of the side of the model, with as many sessions as fit."""
     from ds4.server.engine import Settings as EngineSettings
 
-    plan = model.memory_plan(settings.ctx, mtp=settings.draft is not None)
-    simulated = settings.simulate_memory
-    available = available_memory() if simulated is None else simulated
+    plan = model.memory_plan(settings.ctx, threads=settings.threads, mtp=settings.draft is not None)
+    available = available_beside([model], settings.simulate_memory)
     one = plan.total_session_bytes
-    require_memory(plan.weights_bytes, one, available, n_ctx=settings.ctx, force=settings.force_memory)
+    check_memory([model], one, settings, weights_bytes=plan.weights_bytes, n_ctx=settings.ctx)
     room = session_memory
     if room is not None and room < one:
         raise click.UsageError(

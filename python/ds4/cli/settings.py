@@ -31,6 +31,8 @@ class Settings:
     check: bool = False
     force_memory: bool = False
     simulate_memory: int | None = None
+    expert_cache: int | str | None = None
+    ssd_streaming: bool = False
     ctx: int = DEFAULT_CONTEXT
     no_qat: bool = False
     activations: str = "quantized"
@@ -53,6 +55,17 @@ class Settings:
     dump_logprobs: Path | None = None
     logprobs_top_k: int | None = None
     perplexity_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself; every program makes its settings from its options."""
+        if self.ssd_streaming and self.expert_cache == "off":
+            raise click.UsageError("--ssd-streaming and --expert-cache off contradict each other")
+
+    @property
+    def cache(self) -> int | str | None:
+        """Memory for streamed experts in bytes, or "auto"; None when nothing is streamed."""
+        asked = self.expert_cache if self.expert_cache is not None else "auto" if self.ssd_streaming else "off"
+        return None if asked == "off" else asked
 
     @property
     def mode(self) -> str:

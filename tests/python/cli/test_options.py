@@ -30,6 +30,8 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--check": ([], ONE_SHOT),
     "--force-memory": ([], ONE_SHOT),
     "--simulate-memory": (["8GiB"], ONE_SHOT),
+    "--expert-cache": (["1MiB"], ONE_SHOT),
+    "--ssd-streaming": ([], ONE_SHOT),
     "--ctx": (["512"], ONE_SHOT),
     "--no-qat": ([], ONE_SHOT),
     "--activations": (["quantized"], ONE_SHOT),

@@ -61,14 +61,14 @@ def expected(standard: Path, tokens: NDArray[np.int32]) -> dict[str, NDArray[np.
 
 
 def slot_bytes(path: Path) -> int:
-    with ds4.Model.open(path, expert_cache_bytes=1 << 40) as model:
+    with ds4.Model.open(path, expert_cache=1 << 40) as model:
         stats = model.expert_stats()
         assert stats.n_slots == stats.n_experts
         return stats.slot_bytes
 
 
 def streamed(path: Path, slots: int, **options: Any) -> ds4.Model:
-    return ds4.Model.open(path, expert_cache_bytes=slots * slot_bytes(path), **options)
+    return ds4.Model.open(path, expert_cache=slots * slot_bytes(path), **options)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 6, 7, 16, 33, 1000])
@@ -184,7 +184,7 @@ def test_a_separate_mtp_file_streams_too(folder: Path, tokens: NDArray[np.int32]
     found = []
     for cache in (None, 300_000, 2_000_000):
         with (
-            ds4.Model.open(parts["main"], mtp=parts["mtp"], expert_cache_bytes=cache) as model,
+            ds4.Model.open(parts["main"], mtp=parts["mtp"], expert_cache=cache) as model,
             model.session(mtp=True, **OPTIONS) as session,
         ):
             found.append((session.eval_logits(tokens[:20]), session.mtp_logits(9)))
@@ -256,14 +256,14 @@ def test_a_budget_below_one_slot_names_the_smallest(path: Path) -> None:
     smallest = slot_bytes(path)
     for size in (1, 4096, smallest - 1):
         with pytest.raises(ValueError, match=f"the smallest possible one has {smallest} bytes"):
-            ds4.Model.open(path, expert_cache_bytes=size)
-    with ds4.Model.open(path, expert_cache_bytes=smallest) as model:
+            ds4.Model.open(path, expert_cache=size)
+    with ds4.Model.open(path, expert_cache=smallest) as model:
         assert model.expert_stats().n_slots == 1
     for bad in (0, -1, 1 << 64):
-        with pytest.raises(ValueError, match="expert_cache_bytes"):
-            ds4.Model.open(path, expert_cache_bytes=bad)
-    with pytest.raises(TypeError, match="expert_cache_bytes"):
-        ds4.Model.open(path, expert_cache_bytes=1e9)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="expert_cache"):
+            ds4.Model.open(path, expert_cache=bad)
+    with pytest.raises(TypeError, match="expert_cache"):
+        ds4.Model.open(path, expert_cache=1e9)  # type: ignore[arg-type]
     with ds4.Model.open(path) as model, pytest.raises(ds4.StateError, match="without an expert cache"):
         model.expert_stats()
 
@@ -273,7 +273,7 @@ def test_a_budget_below_one_slot_names_the_smallest(path: Path) -> None:
 )
 def test_read_options_out_of_range(path: Path, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"io|depth|piece"):
-        ds4.Model.open(path, expert_cache_bytes=1 << 30, reads=ReadOptions(**bad))
+        ds4.Model.open(path, expert_cache=1 << 30, reads=ReadOptions(**bad))
 
 
 def cut(path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_file_that_changes_while_it_is_used(
 
 def test_a_file_that_changed_before_it_was_read(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        ds4.Model.open(tmp_path / "none.gguf", expert_cache_bytes=1 << 30)
+        ds4.Model.open(tmp_path / "none.gguf", expert_cache=1 << 30)
 
 
 @pytest.mark.parametrize("where", ["first", "middle"])

@@ -1,0 +1,110 @@
+"""Streaming of experts as the program offers it: the same answers, a plan before the work, and refusals that help."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import ds4 as package
+import pytest
+
+ASK = ("-p", "What is the capital of France?", "-n", "8", "--nothink")
+SMALL = ("-c", "256", "-t", "1")
+
+
+def answer(ds4: Any, *args: Any) -> tuple[str, str]:
+    done = ds4(*ASK, *args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_answer_does_not_depend_on_it(ds4: Any) -> None:
+    plain, _ = answer(ds4)
+    for args in (["--expert-cache", "120KiB"], ["--expert-cache", "auto"], ["--ssd-streaming"]):
+        shown, log = answer(ds4, *args)
+        assert shown == plain
+        assert re.search(r"streaming: 5\.5 MiB of weights in memory, .* for (1|48) of 48 experts \((2|100) %", log), log
+    assert "streaming" not in answer(ds4, "--expert-cache", "off")[1]
+
+
+@pytest.fixture(scope="module")
+def all_of_it() -> int:
+    """Bytes of the tiny model and a small session."""
+    with package.Model.open_embedded() as model:
+        plan = model.memory_plan(256, threads=1)
+    return plan.weights_bytes + plan.total_session_bytes
+
+
+def test_a_size_beyond_the_memory_is_capped_with_a_warning(ds4: Any, all_of_it: int) -> None:
+    """L086, too large."""
+    _, log = answer(ds4, *SMALL, "--expert-cache", "5MiB", "--simulate-memory", all_of_it)
+    found = re.search(r"warning: an expert cache of 5\.0 MiB does not fit into the .*; ([\d.]+) MiB are used", log)
+    assert found is not None, log
+    assert float(found[1]) < 5
+
+
+def test_a_size_below_the_least_is_refused_with_the_number(ds4: Any) -> None:
+    """L086, too small: one expert is enough for everything, less is nothing."""
+    for size in ("0", "100000"):
+        done = ds4(*ASK, "--expert-cache", size)
+        assert done.returncode == 1
+        assert "the smallest possible one is 122880 bytes (120.0 KiB): one expert" in done.stderr
+    assert answer(ds4, "--expert-cache", "122880")[0] == answer(ds4)[0]
+
+
+def test_what_is_larger_than_the_memory_names_the_option(ds4: Any, all_of_it: int) -> None:
+    refused = ds4(*ASK, *SMALL, "--simulate-memory", all_of_it - 1)
+    assert refused.returncode == 1
+    assert "not enough memory" in refused.stderr
+    offer = r"--expert-cache auto runs it with [\d.]+ [KM]iB for routed experts"
+    assert re.search(offer, refused.stderr), refused.stderr
+    shown, log = answer(ds4, *SMALL, "--simulate-memory", all_of_it - 1, "--expert-cache", "auto")
+    assert shown == answer(ds4)[0]
+    assert "of 48 experts" in log
+    nothing = ds4(*ASK, *SMALL, "--simulate-memory", "10MiB", "--expert-cache", "auto")
+    assert nothing.returncode == 1
+    assert "cache of at least 122880 bytes" in nothing.stderr
+    assert "smaller context" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--expert-cache", "much"], "is not a size"),
+        (["--ssd-streaming", "--expert-cache", "off"], "contradict"),
+    ],
+)
+def test_wrong_use(ds4: Any, args: list[str], text: str) -> None:
+    done = ds4(*ASK, *args)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_other_programs(ds4: Any, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("in the street and in the house, " * 20)
+    results = []
+    for args in ([], ["--expert-cache", "500KiB"]):
+        out = tmp_path / f"{len(args)}.json"
+        score = ds4("score", "text", text, "-c", 256, "--json", out, *args)
+        assert score.returncode == 0, score.stderr
+        results.append(json.loads(out.read_text()))
+        bench = ds4("bench", "--tests", "pp16,tg2", "--reps", 1, *args)
+        assert bench.returncode == 0, bench.stderr
+        imatrix = ds4("imatrix", "collect", text, "-o", tmp_path / f"{len(args)}.gguf", "-c", 64, *args)
+        assert imatrix.returncode == 0, imatrix.stderr
+        for done in (score, bench, imatrix):
+            assert ("streaming: " in done.stderr) == bool(args)
+    assert results[0] == results[1]
+    assert (tmp_path / "0.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
+
+
+def test_two_models_at_once(ds4: Any, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("in the street and in the house, " * 20)
+    path = package.Model.embedded_path()
+    done = ds4("score", "against", "--parent", path, "-m", path, text, "-c", 128, "--ssd-streaming")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("streaming: ") == 2
