@@ -140,6 +140,15 @@ struct Call {
         mid = grow(q->shared, pairs * width);
     }
 
+    // Regions of n_items panels. With few tokens memory is the bound, and each piece begins with rows that nobody has asked
+    // for: two pieces a thread are enough to share the work.
+    template <class F> void run(size_t n_items, uint64_t work, F &&fn) const {
+        if (n < q->panels->block)
+            q->pool.run(n_items, (n_items - 1) / (2 * size_t{q->pool.size()}) + 1, work, fn);
+        else
+            q->pool.run(n_items, work, fn);
+    }
+
     Stack stack(const ds4_weight &w, uint64_t ds4_expert_place::*part) const {
         return {w, ptr<const ds4_expert_place>(a->places), part};
     }
@@ -170,8 +179,8 @@ void gate_and_up(Call &c) {
     const Stack gates = c.stack(a->gate, &ds4_expert_place::gate), ups = c.stack(a->up, &ds4_expert_place::up);
     const Product gate = of_inputs(a->gate, q->blocks);
     const Product up = a->up.type == a->gate.type ? gate : of_inputs(a->up, q->blocks2);
-    q->pool.run((width + rows_at_once - 1) / rows_at_once, width * dim * (2 * c.own_pairs + c.own_experts),
-                [&](size_t b, size_t e, unsigned thread) {
+    c.run((width + rows_at_once - 1) / rows_at_once, width * dim * (2 * c.own_pairs + c.own_experts),
+          [&](size_t b, size_t e, unsigned thread) {
         ProductWork &work = q->work[thread];
         float *tmp = q->scratch[thread].data(), *g = work.sums.data(), *u = g + 2 * slab * kPanelRows;
         const size_t begin = b * rows_at_once, end = std::min(width, e * rows_at_once);
@@ -209,7 +218,7 @@ void down(Call &c, bool add) {
                                 ? Product(q, PackedTokens::round(q, a->down.type, c.blocks, c.mid, width, width, q->blocks))
                                 : Product(q, c.mid);
     const size_t out_at_once = n < q->panels->block ? 1 : kPanelsAtOnce, out_rows = out_at_once * kPanelRows;
-    q->pool.run((dim + out_rows - 1) / out_rows, width * dim * (c.own_pairs + c.own_experts), [&](size_t b, size_t e, unsigned thread) {
+    c.run((dim + out_rows - 1) / out_rows, width * dim * (c.own_pairs + c.own_experts), [&](size_t b, size_t e, unsigned thread) {
         ProductWork &work = q->work[thread];
         float *tmp = q->scratch[thread].data(), *part = work.sums.data();
         const size_t begin = b * out_rows, end = std::min(dim, e * out_rows);
