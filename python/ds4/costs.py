@@ -25,8 +25,9 @@ LOAN = 2.0
 
 _KEPT = 21  # times of which the mean is taken
 _FIRST = 8  # tokens computed alone before anything is tried
+_MOST_WAIT = 64  # tokens after which is looked again
 _FORGET = 0.96  # of an acceptance, per batch
-_GAIN = 0.95  # what guessing must make of the time to be worth it
+_GAIN = 0.93  # what guessing must make of the time to be worth it
 _REFRESH = 20  # batches after which one token is computed alone, because its cost grows with the context
 _VARY = 12  # batches after which another depth is tried
 
@@ -43,13 +44,15 @@ class CostModel:
         self._seen = [0.0] * MOST_DEPTH
         self._right = [0.0] * MOST_DEPTH
         self._tokens = 0
+        self._wait = 0  # tokens before which there is nothing to try
         self._lost = 0.0
         self._since_alone = 0
         self._count = 0
 
     def plain(self, seconds: float) -> None:
         """Tell what a token alone took."""
-        self._note(0, seconds)
+        if self._wait % 4 == 0:  # often enough, while nothing is guessed
+            self._note(0, seconds)
         self._tokens += 1
         self._since_alone = 0
 
@@ -73,8 +76,8 @@ class CostModel:
         self._tokens += 1 + accepted
         alone, usual = self._means[0], self._means[asked]
         if alone is not None and usual is not None:
-            # A slow moment of the machine is no fault of guessing; what was won does not pay for a long loss.
-            self._lost += min(seconds, 2 * usual) - (1 + accepted) * alone
+            # A slow moment is no fault of guessing. What was won does not pay for a long loss.
+            self._lost += min(max(seconds, 0.7 * usual), 1.3 * usual) - (1 + accepted) * alone
             self._lost = max(self._lost, -5 * alone)
         self._since_alone += 1
         self._count += 1
@@ -117,12 +120,15 @@ class CostModel:
 
     def choose(self, most: int) -> int:
         """Say how many tokens to guess now, 0 to `most`."""
+        if self._wait:
+            self._wait -= 1
+            return 0
         alone = self._means[0]
         if alone is None or len(self._times[0]) < _FIRST:
             return 0
         room = (BUDGET * self._tokens + LOAN) * alone - self._lost
         if room <= 0:
-            return 0
+            return self._pause(-room, alone)
         reached = max(d for d, at in enumerate(self._means) if at is not None)
         depths = range(1, min(most, reached + 1) + 1)
         best = max(depths, key=self.pays)
@@ -136,4 +142,9 @@ class CostModel:
             return best
         cost = self.cost(best)
         assert cost is not None
-        return best if cost - alone <= room else 0
+        return best if cost - alone <= room else self._pause(cost - alone - room, alone)
+
+    def _pause(self, missing: float, alone: float) -> int:
+        """Nothing is to be tried until tokens have made room for it."""
+        self._wait = min(int(missing / (BUDGET * alone)), _MOST_WAIT)
+        return 0

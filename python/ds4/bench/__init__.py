@@ -1,5 +1,6 @@
 """Measuring speed: tokens a second of prefill and decode, where the time goes, and what the memory allows."""
 
+from .drafts import DraftCosts, expected_tokens, measure_draft_costs
 from .floor import TokenBytes, token_bytes
 from .frontier import Frontier, frontiers, run_sweep, warm_up
 from .machine import build_facts, machine_facts, peak_rss
@@ -12,6 +13,7 @@ from .text import text_sha256, text_tokens
 from .workload import Workload, parse_workloads
 
 __all__ = [
+    "DraftCosts",
     "Frontier",
     "Measurement",
     "Sweep",
@@ -20,8 +22,10 @@ __all__ = [
     "Workload",
     "build_facts",
     "compare_sweeps",
+    "expected_tokens",
     "frontiers",
     "machine_facts",
+    "measure_draft_costs",
     "parse_workloads",
     "peak_rss",
     "plot_comparison",

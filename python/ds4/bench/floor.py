@@ -35,8 +35,10 @@ class TokenBytes:
         return bandwidth / self.total
 
 
-def token_bytes(file: GGUFFile, shape: Shape, *, depth: int = 0, rows: Literal["f16", "f32"] = "f16") -> TokenBytes:
-    """Count the bytes that one token of a batch of one reads, each once.
+def token_bytes(
+    file: GGUFFile, shape: Shape, *, depth: int = 0, rows: Literal["f16", "f32"] = "f16", batch: int = 1
+) -> TokenBytes:
+    """Count the bytes that one token reads, or a batch of several together, each once.
 
     Parameters
     ----------
@@ -48,12 +50,17 @@ def token_bytes(file: GGUFFile, shape: Shape, *, depth: int = 0, rows: Literal["
         Positions that the context holds.
     rows : {"f16", "f32"}
         Storage of cache rows.
+    batch : int
+        Tokens of the batch.
 
     Returns
     -------
     TokenBytes
-        Of the routed experts the share that a token uses counts, of tables one row.
+        Of the routed experts the share that a token uses counts, of several tokens the share that they use on average
+        when they choose independently; of tables one row a token. Cache rows count once a batch.
     """
+    unused = 1 - shape.n_expert_used / shape.n_expert
+    share = 1 - unused**batch
     groups: dict[str, int] = {}
     layers = [0] * shape.n_layer
     for view in standard_tensors(file).values():
@@ -62,9 +69,9 @@ def token_bytes(file: GGUFFile, shape: Shape, *, depth: int = 0, rows: Literal["
             continue
         n_bytes, group = view.n_bytes, _group_of(view.name)
         if expert_part(view.name):
-            n_bytes = n_bytes * shape.n_expert_used // shape.n_expert
+            n_bytes = n_bytes * shape.n_expert_used // shape.n_expert if batch == 1 else int(n_bytes * share)
         elif group == "tables":
-            n_bytes //= view.ne[1]
+            n_bytes = n_bytes // view.ne[1] * batch
         groups[group] = groups.get(group, 0) + n_bytes
         if layer is not None:
             layers[layer] += n_bytes
