@@ -141,6 +141,34 @@ class ExpertUse:
         """Return what came after an earlier state."""
         return ExpertUse(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
 
+    def plus(self, other: ExpertUse) -> ExpertUse:
+        """Return the sum of two."""
+        return ExpertUse(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def hit_rate(self) -> float:
+        """Part of the needed experts that were in memory, 0 when none was needed."""
+        return self.hits / self.asked if self.asked else 0.0
+
+    def describe(self) -> str:
+        """Return the figures as a part of a line."""
+        return (
+            f"experts: {100 * self.hit_rate:.1f} % of {self.asked} in memory, {self.misses} read "
+            f"({self.read_bytes / 1e6:.1f} MB), {self.wait_ns * 1e-9:.2f} s waited"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as an object for machines."""
+        return {
+            "asked": self.asked,
+            "hits": self.hits,
+            "late": self.late,
+            "misses": self.misses,
+            "hit_rate": round(self.hit_rate, 6),
+            "read_bytes": self.read_bytes,
+            "wait_ms": round(self.wait_ns * 1e-6, 3),
+        }
+
 
 def stats_of(native: Any) -> ExpertStats:
     """Collect the figures of a native model that streams."""

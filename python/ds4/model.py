@@ -347,6 +347,58 @@ class Model:
         native.expert_map(out)
         return out
 
+    def expert_heat(self) -> NDArray[np.float32]:
+        """Return how often every expert was selected lately, in the order of `expert_map`: what the cache goes by.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_experts,)
+            Selections; one is worth half after some tokens of its layer.
+
+        Raises
+        ------
+        StateError
+            The model was opened without an expert cache.
+        """
+        native = self._open()
+        out = np.zeros(native.expert_stats()["n_experts"], np.float32)
+        native.expert_heat(out)
+        return out
+
+    def set_expert_heat(self, values: NDArray[np.float32]) -> None:
+        """Replace what `expert_heat` returns, by that of an earlier run.
+
+        Raises
+        ------
+        ValueError
+            There is not one value for every expert.
+        StateError
+            The model was opened without an expert cache.
+        """
+        self._open().expert_set_heat(np.ascontiguousarray(values, np.float32))
+
+    def preload_experts(self, n: int | None = None, *, progress: Progress | None = None) -> None:
+        """Read experts that were selected most often (`expert_heat`) into the cache, until `n` places are filled.
+
+        Parameters
+        ----------
+        n : int, optional
+            All places when not given.
+        progress : callable, optional
+            Called with (done, total), in experts. What it raises ends the call and is passed on; what was read stays.
+
+        Raises
+        ------
+        OSError
+            An expert cannot be read.
+        StateError
+            The model was opened without an expert cache.
+        """
+        native = self._open()
+        if n == 0:
+            return
+        native.expert_preload(0 if n is None else n, progress)
+
     # What it does
 
     def session(

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not (PACKAGE.is_dir() and CORE.is_dir()), reason
 # the text rooms but `model`, which brings the two together.
 LOWEST = {"_version", "errors", "progress"}
 TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
-ENGINE = ["plotting", "library", "gguf", "gguf_experts", "budget", "file_range", "gguf_partial", "gguf_writer"]
+ENGINE = ["plotting", "library", "gguf", "gguf_experts", "budget", "hotness"]
+ENGINE += ["file_range", "gguf_partial", "gguf_writer"]
 ENGINE += ["sampling", "importance", "profile", "experts", "token_ids", "state_arrays", "steering"]
 ENGINE += ["session_state", "costs", "speculation", "session", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)

@@ -155,6 +155,7 @@ class ScriptedModel:
             self.tokenizer = model.tokenizer
             self.shape = model.shape
             self.fingerprint = model.fingerprint
+        self.streams = False
         self.script = script
         self.sure: Callable[[str], float] = lambda token: SURE
         self.seconds_a_token = seconds_a_token

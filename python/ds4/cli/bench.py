@@ -69,7 +69,8 @@ _NOT_MICRO = ("plot", "chunk")
 @click.option("--csv", type=_FILE, metavar="FILE", help="Where the table goes. Default: standard output.")
 @click.option("--dump-frontier-logits-dir", type=_FILE, metavar="DIR",
               help="Write the logits at every frontier as JSON into this folder, which must exist.")  # fmt: skip
-@click.option("--cold", is_flag=True, help="No warm-up before the first frontier.")
+@click.option("--cold", is_flag=True,
+              help="No warm-up before the first frontier, and with --expert-cache an empty cache.")  # fmt: skip
 @click.option("--compare", type=_FILE, nargs=2, multiple=True, metavar="A.csv B.csv",
               help="Compare tables: how much faster is B?")  # fmt: skip
 @click.option("--micro", is_flag=True, help="Time the kernels one by one instead.")

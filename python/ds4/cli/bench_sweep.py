@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ def run(
     if (csv is None or str(csv) == "-") and str(json_file) == "-":
         raise click.UsageError("the table and --json - both go to standard output; give the table a file with --csv")
     settings = bench_settings(n_ctx, values)
+    if cold and settings.cache is not None:
+        settings = replace(settings, cold=True)
     keep_apart([plot, json_file, csv], [settings.model, prompt_file, chat_prompt_file])
     if plot is not None:
         check_plot(plot)

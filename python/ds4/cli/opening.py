@@ -12,6 +12,7 @@ from ds4 import GGUFFile, Model, Session, WeightDataError
 from .memory import available_beside, available_memory, choose_cache, require_memory
 from .settings import Settings
 from .terminal import ProgressLine, note
+from .warmth import warmed_up
 
 _EMBEDDED_NOTE = (
     "no -m: using the tiny model of the package, a toy of 15 million weights. For the real one get a "
@@ -68,7 +69,11 @@ def open_quietly(path: Path, settings: Settings, *, n_sessions: int = 1, share: 
     backend = "cpu" if settings.cpu else settings.backend
     cache = _planned_cache(path, backend, settings, n_sessions, share)
     with Model.open(path, backend=backend, mtp=settings.mtp, expert_cache=cache) as model:
-        yield model
+        if cache is None or settings.cold:
+            yield model
+            return
+        with warmed_up(model):
+            yield model
 
 
 def _planned_cache(path: Path, backend: str, settings: Settings, n_sessions: int, share: int) -> int | None:

@@ -177,6 +177,10 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "is_flag": True,
         "help": "Same as --expert-cache auto.",
     }),
+    "cold": (("--cold",), {
+        "is_flag": True,
+        "help": "Begin with an empty expert cache, and do not remember which experts were used.",
+    }),
     "simulate_memory": (("--simulate-memory",), {
         "type": SizeType(), "metavar": "SIZE",
         "help": "Decide as if that much memory were available.",
@@ -295,6 +299,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "simulate_memory",
         "expert_cache",
         "ssd_streaming",
+        "cold",
     ),
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ds4 import Cancelled, Draft, DraftStatistics, Sampler, Session
+from ds4 import Cancelled, Draft, DraftStatistics, ExpertUse, Sampler, Session
 from ds4.chat import CompletionParser, Content, Event, Reasoning
 
 from .pace import Pace
@@ -54,6 +54,8 @@ class Reply:
         Seconds of both phases.
     drafts : DraftStatistics or None
         What guessing tokens brought, if tokens were guessed.
+    experts : ExpertUse or None
+        What streamed experts cost, if they are streamed.
     """
 
     n_prompt: int
@@ -66,6 +68,7 @@ class Reply:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     drafts: DraftStatistics | None = None
+    experts: ExpertUse | None = None
 
     @property
     def prefill_tps(self) -> float:
@@ -85,6 +88,7 @@ class Reply:
             f"prefill {some}{self.n_prompt} tokens{kept}, {self.prefill_tps:.2f} t/s; "
             f"generation {len(self.tokens)} tokens, {self.decode_tps:.2f} t/s"
             + (f" ({self.drafts.describe()})" if self.drafts is not None else "")
+            + (f"; {self.experts.describe()}" if self.experts is not None else "")
             + _REASONS.get(self.finish, "")
         )
 
@@ -103,6 +107,7 @@ class Reply:
             "prefill_tps": round(self.prefill_tps, 3),
             "decode_tps": round(self.decode_tps, 3),
             **({} if self.drafts is None else {"drafts": self.drafts.as_json()}),
+            **({} if self.experts is None else {"experts": self.experts.as_json()}),
         }
 
 
@@ -142,6 +147,7 @@ def make_reply(
     reply = Reply(len(prompt))
     parser = CompletionParser("thinking" if thinking else "chat")
     pace = pace or Pace()
+    before = session.expert_use() if session.model.streams else None
     try:
         with _timer(reply, "prefill_s"):
             _prefill(session, prompt, reply, listener, pace, stop)
@@ -166,6 +172,8 @@ def make_reply(
             reply.tokens = session.tokens[len(prompt) :]
     if draft is not None:
         reply.drafts = session.draft_statistics
+    if before is not None:
+        reply.experts = session.expert_use().minus(before)
     _pass_on(reply, listener, parser.finish(reply.finish))
     return reply
 

@@ -119,6 +119,7 @@ def _model_options(function: F) -> F:
         "simulate_memory",
         "expert_cache",
         "ssd_streaming",
+        "cold",
         "no_qat",
         "activations",
     )

@@ -126,7 +126,7 @@ at once."""
 @click.option("--quiet", is_flag=True, help="Do not tell of each request.")
 @take("mtp", "mtp_draft", "mtp_margin")
 @take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
-@take("expert_cache", "ssd_streaming")
+@take("expert_cache", "ssd_streaming", "cold")
 @take("no_qat", "activations")
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,

@@ -33,6 +33,7 @@ class Settings:
     simulate_memory: int | None = None
     expert_cache: int | str | None = None
     ssd_streaming: bool = False
+    cold: bool = False
     ctx: int = DEFAULT_CONTEXT
     no_qat: bool = False
     activations: str = "quantized"
@@ -60,6 +61,8 @@ class Settings:
         """Refuse what contradicts itself; every program makes its settings from its options."""
         if self.ssd_streaming and self.expert_cache == "off":
             raise click.UsageError("--ssd-streaming and --expert-cache off contradict each other")
+        if self.cold and self.cache is None:
+            raise click.UsageError("--cold has no effect without --expert-cache or --ssd-streaming")
 
     @property
     def cache(self) -> int | str | None:

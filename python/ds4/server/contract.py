@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from ..experts import ExpertUse
+
 Dialect = Literal["chat", "completion", "responses", "messages"]
 """The interface that a request came by: OpenAI chat, completions and Responses, Anthropic messages."""
 
@@ -399,6 +401,8 @@ class Done:
         What went wrong, when `finish` is "error".
     drafts : Drafts or None
         What guessing tokens brought, when the server does that.
+    experts : ExpertUse or None
+        What streamed experts cost, when they are streamed.
     """
 
     finish: FinishReason
@@ -409,6 +413,7 @@ class Done:
     error: str | None = None
     choice: int = 0
     drafts: Drafts | None = None
+    experts: ExpertUse | None = None
 
 
 Event = (

@@ -32,6 +32,7 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--simulate-memory": (["8GiB"], ONE_SHOT),
     "--expert-cache": (["1MiB"], ONE_SHOT),
     "--ssd-streaming": ([], ONE_SHOT),
+    "--cold": ([], [*ONE_SHOT, "--ssd-streaming"]),
     "--ctx": (["512"], ONE_SHOT),
     "--no-qat": ([], ONE_SHOT),
     "--activations": (["quantized"], ONE_SHOT),

@@ -108,3 +108,54 @@ def test_two_models_at_once(ds4: Any, tmp_path: Path) -> None:
     done = ds4("score", "against", "--parent", path, "-m", path, text, "-c", 128, "--ssd-streaming")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("streaming: ") == 2
+
+
+@pytest.fixture
+def heat_file(environment: dict[str, str]) -> Path:
+    """The file of selections of the tiny model, in an empty cache directory."""
+    environment["XDG_CACHE_HOME"] = str(Path(environment["HOME"]) / "cache")
+    with package.Model.open_embedded() as model:
+        return Path(environment["XDG_CACHE_HOME"]) / "ds4" / "experts" / f"{model.fingerprint.hex()}.heat"
+
+
+def experts_of(ds4: Any, *args: Any) -> tuple[dict[str, Any], str]:
+    done = ds4(*ASK, "--json", "--expert-cache", "auto", *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["experts"], done.stderr
+
+
+def test_what_was_used_is_there_the_next_time(ds4: Any, heat_file: Path) -> None:
+    cold, _ = experts_of(ds4, "--cold")
+    assert not heat_file.exists()
+    assert cold["misses"] > 0
+    first, log = experts_of(ds4)
+    assert first == {**cold, "late": first["late"], "hits": first["hits"], "misses": first["misses"],
+                     "hit_rate": first["hit_rate"], "wait_ms": first["wait_ms"]}  # fmt: skip
+    assert heat_file.stat().st_mode & 0o777 == 0o600
+    assert re.search(r"experts: [\d.]+ % of \d+ in memory, \d+ read \([\d.]+ MB\), [\d.]+ s waited", log), log
+    second, _ = experts_of(ds4)
+    assert (second["hits"], second["misses"], second["read_bytes"]) == (second["asked"], 0, 0)
+    assert experts_of(ds4, "--cold")[0]["misses"] == cold["misses"]
+
+
+def test_a_damaged_file_is_ignored_with_a_notice(ds4: Any, heat_file: Path) -> None:
+    experts_of(ds4)
+    whole = heat_file.read_bytes()
+    heat_file.write_bytes(whole[:-1])
+    found, log = experts_of(ds4)
+    assert found["misses"] > 0
+    assert f"{heat_file}: damaged" in log
+    assert len(heat_file.read_bytes()) == len(whole)  # written anew
+
+
+def test_a_directory_that_cannot_be_written_is_no_failure(ds4: Any, heat_file: Path) -> None:
+    cache = heat_file.parents[2]
+    cache.write_text("a file")
+    _, log = experts_of(ds4)
+    assert "not remembered" in log
+
+
+def test_cold_needs_a_cache(ds4: Any) -> None:
+    done = ds4(*ASK, "--cold")
+    assert done.returncode == 2
+    assert "--cold has no effect" in done.stderr

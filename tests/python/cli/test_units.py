@@ -149,6 +149,7 @@ class FakeSession:
 
     def __init__(self, tokenizer: Tokenizer, tokens: list[int]) -> None:
         self.model = self
+        self.streams = False
         self.tokenizer = tokenizer
         self.pos = 0
         self._script = tokens

@@ -88,7 +88,7 @@ def _plain(name: str, value: float) -> Metric:
 
 def _labelled(name: str, values: Mapping[str, Any]) -> Metric:
     text = name.replace("_", " ")
-    label = _LABELS.get(name, "kind")
+    label = "block" if name.startswith("expert") else _LABELS.get(name, "kind")
     family: CounterMetricFamily | GaugeMetricFamily
     if name.endswith("_total"):
         family = CounterMetricFamily(f"ds4_{name.removesuffix('_total')}", text, labels=[label])

@@ -8,10 +8,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import msgspec
 
+from ...experts import ExpertUse
 from ..contract import (
     Candidate,
     Content,
@@ -236,6 +238,7 @@ class Reply(ABC):
         times = [choice.done.timings for choice in self.choices if choice.done is not None]
         first = times[0]
         decode = sum(t.decode for t in times)
+        experts = [c.done.experts for c in self.choices if c.done is not None and c.done.experts is not None]
         notes = [note for choice in self.choices if choice.done is not None for note in choice.done.notes]
         return {
             "request_id": self.request.id,
@@ -250,6 +253,7 @@ class Reply(ABC):
             "prefill_tps": round(usage.computed / first.prefill, 3) if first.prefill > 0 else None,
             "decode_tps": round(usage.completion / decode, 3) if decode > 0 else None,
             "notes": notes,
+            **({"experts": reduce(ExpertUse.plus, experts).as_json()} if experts else {}),
         }
 
 

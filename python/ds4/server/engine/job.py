@@ -13,6 +13,7 @@ import numpy as np
 
 from ...costs import CostModel
 from ...errors import Cancelled, StateError
+from ...experts import ExpertUse
 from ...kvstore import Reason
 from ...speculation import Draft, Speculator
 from ...tokenizer import Tokenizer
@@ -97,6 +98,7 @@ class Job:
         self._begun = 0.0
         self._first_token = 0.0
         self._prefill = self._decode = 0.0
+        self._use: ExpertUse | None = None
 
     @property
     def _anchor(self) -> int:
@@ -229,6 +231,8 @@ class Job:
         assert slot is not None
         n = len(self.tokens)
         pos = len(slot.tokens)
+        if self._kept is None and slot.session.model.streams:
+            self._use = slot.session.expert_use()
         if self._kept is None or pos > n or (self._choice.index and not self._resumed):
             pos = self._go_back(slot)
         target = min([pos + quantum, n, *(at for at in (self._anchor, *self._saves) if at > pos)])
@@ -401,7 +405,15 @@ class Job:
             error=error,
             choice=index,
             drafts=self._drafts(),
+            experts=self._experts(),
         )
+
+    def _experts(self) -> ExpertUse | None:
+        """Return what streamed experts cost since this was asked last."""
+        if self.slot is None or self._use is None or self.slot.session.closed:
+            return None
+        before, self._use = self._use, self.slot.session.expert_use()
+        return self._use.minus(before)
 
     def _drafts(self) -> contract.Drafts | None:
         if self._drafting is None:

@@ -15,6 +15,7 @@ from ...kvstore import KVStore, SavePolicy
 from ...model import Model
 from ...session import Session
 from ..contract import Done, Event, ModelInfo, Request, RequestError, Started
+from .experts import expert_numbers
 from .job import Job, Sink
 from .pool import Pool
 from .prompts import Prepared, Preparer
@@ -225,8 +226,8 @@ class LocalEngine:
         self._worker.cancel(job)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counters (see `Statistics`) and levels: waiting, active, sessions, session_bytes."""
-        return {**self._counters.snapshot(), **self._worker.levels()}
+        """Return counters (see `Statistics`), levels (waiting, active, sessions, session_bytes), `expert_numbers`."""
+        return {**self._counters.snapshot(), **self._worker.levels(), **expert_numbers(self._model)}
 
     async def close(self, *, drain: float | None = None) -> None:
         """Refuse new requests, let those that run go on for `drain` seconds (None: to their end), stop."""
