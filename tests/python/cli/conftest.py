@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,3 +68,71 @@ def ds4(environment: dict[str, str]) -> Run:
         return done
 
     return run
+
+
+class Terminal:
+    """The program on a pseudo terminal."""
+
+    def __init__(self, args: list[str], environment: dict[str, str], columns: int = 80) -> None:
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, columns))
+        self.child = subprocess.Popen(
+            [*program(), *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm"},
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+        self.text = ""
+
+    def wait_for(self, words: str, timeout: float = 60.0) -> None:
+        """Read until words come; the next search begins behind them."""
+        end = time.monotonic() + timeout
+        while words not in self.text:
+            left = end - time.monotonic()
+            assert left > 0, f"{words!r} did not come: {self.text[-2000:]!r}"
+            ready, _, _ = select.select([self.master], [], [], left)
+            if ready:
+                try:
+                    data = os.read(self.master, 65536)
+                except OSError:
+                    data = b""
+                assert data, f"the program ended: {self.text[-2000:]!r}"
+                if b"\x1b[6n" in data:
+                    os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which line editors ask for
+                self.text += data.decode("utf-8", "replace")
+        self.text = self.text.partition(words)[2]
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def quit(self) -> None:
+        """Leave, and expect that all was well."""
+        self.type("/quit\r")
+        assert self.child.wait(timeout=60) == 0
+
+    def close(self) -> None:
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        os.close(self.master)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminal(model_path: Path, environment: dict[str, str]) -> Any:
+    opened: list[Terminal] = []
+
+    def open_terminal(*args: str, columns: int = 80, **more: str) -> Terminal:
+        opened.append(Terminal(["-m", str(model_path), *args], environment | more, columns))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import select
 import signal
@@ -113,71 +112,6 @@ def test_unknown_home_is_a_message_and_the_conversation_goes_on(ds4: Any, model_
     assert done.returncode == 1
     assert "~nosuchuser/x: there is no such home directory" in done.stderr
     assert done.stderr.count("prefill") == 1
-
-
-class Terminal:
-    """The program on a pseudo terminal."""
-
-    def __init__(self, args: list[str], environment: dict[str, str]) -> None:
-        self.master, slave = pty.openpty()
-        self.child = subprocess.Popen(
-            [*program(), *args],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**environment, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(slave)
-        self.text = ""
-
-    def wait_for(self, words: str, timeout: float = 60.0) -> None:
-        """Read until words come; the next search begins behind them."""
-        end = time.monotonic() + timeout
-        while words not in self.text:
-            left = end - time.monotonic()
-            assert left > 0, f"{words!r} did not come: {self.text[-2000:]!r}"
-            ready, _, _ = select.select([self.master], [], [], left)
-            if ready:
-                try:
-                    data = os.read(self.master, 65536)
-                except OSError:
-                    data = b""
-                assert data, f"the program ended: {self.text[-2000:]!r}"
-                if b"\x1b[6n" in data:
-                    os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which line editors ask for
-                self.text += data.decode("utf-8", "replace")
-        self.text = self.text.partition(words)[2]
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def close(self) -> None:
-        if self.child.poll() is None:
-            self.child.kill()
-        self.child.wait()
-        os.close(self.master)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-@pytest.fixture
-def terminal(model_path: Path, environment: dict[str, str]) -> Any:
-    opened: list[Terminal] = []
-
-    def open_terminal(*args: str) -> Terminal:
-        opened.append(Terminal(["-m", str(model_path), *args], environment))
-        return opened[-1]
-
-    yield open_terminal
-    for one in opened:
-        one.close()
 
 
 def test_terminal_conversation_and_history(terminal: Any, environment: dict[str, str]) -> None:
