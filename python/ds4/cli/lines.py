@@ -48,10 +48,11 @@ class LineReader:
     def read(self) -> str | None:
         """Return the next line or block, or None at the end. Ctrl-C at the prompt drops what is being typed."""
         if self._prompt is None:
-            return self._read_plain()
+            text = self._read_plain()
+            return None if text is None else as_utf8(text)
         while True:
             try:
-                return without_quotes(self._prompt.prompt(_PROMPT, prompt_continuation=_CONTINUED))
+                return without_quotes(as_utf8(self._prompt.prompt(_PROMPT, prompt_continuation=_CONTINUED)))
             except KeyboardInterrupt:
                 note("Ctrl-D or /quit leaves")
             except EOFError:
@@ -89,3 +90,12 @@ def without_quotes(text: str) -> str:
 def as_message(text: str) -> str:
     """Write a text so that it is no command."""
     return "/" + text if text.startswith("/") else text
+
+
+def as_utf8(text: str) -> str:
+    """Read bytes as UTF-8 that were no text in the encoding of the locale, which may be ASCII."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(sys.stdin.encoding, "surrogateescape").decode("utf-8", "surrogateescape")
+    return text

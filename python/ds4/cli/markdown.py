@@ -24,7 +24,7 @@ _LONGEST_START = 80
 _UNDECIDED = re.compile(r" {0,3}(#{0,6} *|`{1,2}|~{1,2}|[-*_][-*_ ]*|>[> ]*)|\s*([-*+] *)?")
 _HEADING = re.compile(r" {0,3}(#{1,6}) +")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
-_BULLET = re.compile(r"(\s*)[-*+] +(?=[^-*\s])")
+_BULLET = re.compile(r"(\s*)[-*+] +(?=\S)")
 _QUOTE = re.compile(r" {0,3}((?:> ?)+)")
 _RULE = re.compile(r" {0,3}([-*_])(?: *\1){2,} *")
 

@@ -73,7 +73,7 @@ def ds4(environment: dict[str, str]) -> Run:
 class Terminal:
     """The program on a pseudo terminal."""
 
-    def __init__(self, args: list[str], environment: dict[str, str], columns: int = 80) -> None:
+    def __init__(self, args: list[str], environment: dict[str, str], columns: int = 80, **more: str) -> None:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, columns))
         self.child = subprocess.Popen(
@@ -81,15 +81,15 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**environment, "TERM": "xterm"},
+            env={**environment, "TERM": "xterm"} | more,
             start_new_session=True,
             preexec_fn=_take_terminal,
         )
         os.close(slave)
         self.text = ""
 
-    def wait_for(self, words: str, timeout: float = 60.0) -> None:
-        """Read until words come; the next search begins behind them."""
+    def wait_for(self, words: str, timeout: float = 60.0) -> str:
+        """Read until words come, and return what stood before them; the next search begins behind them."""
         end = time.monotonic() + timeout
         while words not in self.text:
             left = end - time.monotonic()
@@ -104,7 +104,8 @@ class Terminal:
                 if b"\x1b[6n" in data:
                     os.write(self.master, b"\x1b[1;1R")  # the cursor's place, which line editors ask for
                 self.text += data.decode("utf-8", "replace")
-        self.text = self.text.partition(words)[2]
+        before, _, self.text = self.text.partition(words)
+        return before
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -130,7 +131,7 @@ def terminal(model_path: Path, environment: dict[str, str]) -> Any:
     opened: list[Terminal] = []
 
     def open_terminal(*args: str, columns: int = 80, **more: str) -> Terminal:
-        opened.append(Terminal(["-m", str(model_path), *args], environment | more, columns))
+        opened.append(Terminal(["-m", str(model_path), *args], environment, columns, **more))
         return opened[-1]
 
     yield open_terminal
