@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import bench_compare, bench_micro, bench_sweep, bench_tests
+from . import bench_compare, bench_drafts, bench_micro, bench_sweep, bench_tests
 from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 
 _FILE = click.Path(path_type=Path)
@@ -23,6 +23,7 @@ Examples:
   ds4 bench -m flash.gguf --tests tg32@1024,tg32@16384   decode behind long contexts
   ds4 bench -m flash.gguf --profile --plot parts.svg     where the time goes
   ds4 bench -m flash.gguf --micro -t 1                   the kernels one by one
+  ds4 bench -m flash.gguf --mtp mtp.gguf --drafts        does guessing tokens pay here?
 
 Without --tests it sweeps: one text is computed piece by piece, and at every frontier from --ctx-start to --ctx-max
 the speed of the new piece and of --gen-tokens decoded tokens is measured. The table is CSV, a row as soon as it is
@@ -36,6 +37,10 @@ table gives the median and the extremes of tokens a second.
 With --micro the parts of the layers are timed with 1, 12 and 128 tokens, under every CPU variant that this machine can
 run (with --isa that one), which shows what each kernel reaches.
 
+With --drafts batches of a token and 1 to 5 guesses, and the guesses of the MTP block, are timed against a token alone:
+`cost` is how many tokens' time a batch takes, `bytes` how many times the bytes it reads, `pays from` the share of
+guesses that must be right, `at most` the gain when all are.
+
 With --compare nothing is measured: two tables are held against each other. Give it once for every pair of files;
 pairs measured in alternating order show how large the noise is."""
 
@@ -44,6 +49,7 @@ _SWEEP = ("prompt_file", "chat_prompt_file", "system", "ctx_start", "ctx_max", "
           "gen_tokens", "csv", "dump_frontier_logits_dir", "cold")  # fmt: skip
 _COMPARE = ("compare", "plot", "json_file")
 _NOT_MICRO = ("plot", "chunk")
+_NOT_DRAFTS = ("plot",)
 
 
 @click.command("bench", help=_HELP, short_help="Measure speed, and where the time goes.")
@@ -74,6 +80,8 @@ _NOT_MICRO = ("plot", "chunk")
 @click.option("--compare", type=_FILE, nargs=2, multiple=True, metavar="A.csv B.csv",
               help="Compare tables: how much faster is B?")  # fmt: skip
 @click.option("--micro", is_flag=True, help="Time the kernels one by one instead.")
+@click.option("--drafts", is_flag=True, help="Time batches of a token and guesses instead (see ds4 --mtp-draft).")
+@take("mtp")
 @click.option(
     "--tests", metavar="LIST", help=f"Run these single tests instead.  [default with --profile: {bench_tests.DEFAULT}]"
 )
@@ -119,6 +127,14 @@ def command(context: click.Context, /, **values: Any) -> int:
     if "compare" in given:
         _refuse(context, given - set(_COMPARE), "with --compare: nothing is measured")
         return bench_compare.run(values["compare"], values["plot"], values["json_file"])
+    if "drafts" in given:
+        _refuse(context, given & {*_SWEEP, *_TESTS, *_NOT_DRAFTS, "micro"}, "with --drafts")
+        values = {
+            k: v for k, v in values.items() if k not in (*_SWEEP, *_TESTS, *_NOT_DRAFTS, "compare", "micro", "drafts")
+        }
+        return bench_drafts.run(**{**values, "reps": values["reps"] or 15})
+    _refuse(context, given & {"mtp"}, "without --drafts")
+    del values["drafts"], values["mtp"]
     if "micro" in given:
         _refuse(context, given & {*_SWEEP, *_TESTS, *_NOT_MICRO}, "with --micro")
         values = {k: v for k, v in values.items() if k not in (*_SWEEP, *_TESTS, *_NOT_MICRO, "compare", "micro")}

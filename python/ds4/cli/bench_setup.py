@@ -28,10 +28,10 @@ def choose_isa(name: str) -> None:
         raise click.BadParameter(str(error), param_hint="--isa") from None
 
 
-def bench_session(model: Model, settings: Settings, chunk: int | None) -> Session:
+def bench_session(model: Model, settings: Settings, chunk: int | None, *, mtp: bool = False) -> Session:
     """Make a session after checking that model and session fit into memory."""
     sizes: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
-    plan = model.memory_plan(settings.ctx, threads=settings.threads, **sizes)
+    plan = model.memory_plan(settings.ctx, threads=settings.threads, mtp=mtp, **sizes)
     check_memory([model], plan.total_session_bytes, settings, weights_bytes=plan.weights_bytes, n_ctx=settings.ctx)
     return model.session(
         n_ctx=settings.ctx,
@@ -39,6 +39,7 @@ def bench_session(model: Model, settings: Settings, chunk: int | None) -> Sessio
         affinity=settings.affinity,
         numa="interleave" if settings.numa == "interleave" else "none",
         qat=not settings.no_qat,
+        mtp=mtp,
         activations="quantized" if settings.activations == "quantized" else "float32",
         **sizes,
     )

@@ -73,3 +73,22 @@ def test_a_model_without_the_block_is_refused(ds4: Any, model_path: Path) -> Non
     done = ds4("-m", model_path, "-p", "x", "--mtp-draft", "auto")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no MTP block to draft with: give its file with --mtp" in done.stderr
+
+
+def test_bench_tells_what_guesses_cost(ds4: Any, model_path: Path, mtp_path: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = ds4("bench", "-m", model_path, "--mtp", mtp_path, "--drafts", "--reps", "2", "-t", "1", "--json", report)
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()[1:]
+    assert head.split()[0] == "guesses"
+    assert [row.split()[0] for row in rows] == ["0", "1", "2", "3", "4", "5"]
+    content = json.loads(report.read_text())
+    assert content["format"] == "ds4-bench-drafts"
+    assert len(content["batch_seconds"]) == len(content["bytes"]) == 6
+    assert len(content["guess_seconds"]) == len(content["worth"]) == 5
+    assert content["bytes"] == sorted(content["bytes"])
+    without = ds4("bench", "-m", model_path, "--drafts", "--reps", "1", "-t", "1", "--chunk", "3", "--json", report)
+    assert "no MTP block" in without.stderr
+    content = json.loads(report.read_text())
+    assert (len(content["batch_seconds"]), content["guess_seconds"]) == (3, [])
+    assert ds4("bench", "-m", model_path, "--drafts", "--chunk", "1").returncode == 1
