@@ -44,6 +44,7 @@ class Pace:
         self._sleep = sleep or nap
         self._mark = clock()
         self._average: float | None = None
+        self._ahead = 0.0  # seconds that earlier rests took too long: the system sleeps by its own grain
         self.power = power
 
     @property
@@ -59,11 +60,11 @@ class Pace:
 
     def begin(self) -> None:
         """Begin with work of another kind, whose pieces are of another size."""
-        self._average = None
+        self._average, self._ahead = None, 0.0
         self._mark = self._clock()
 
     def rest(self, stop: Callable[[], bool] = lambda: False) -> float:
-        """Rest after a piece of work, and return for how many seconds.
+        """Rest after a piece of work, and return for how many seconds; the rest before may have been a part of them.
 
         Parameters
         ----------
@@ -73,9 +74,11 @@ class Pace:
         work = self._clock() - self._mark
         self._average = work if self._average is None else self._average + WEIGHT * (work - self._average)
         pause = self._average * (FULL - self._power) / self._power
-        if pause > 0:
-            self._sleep(pause, stop)
-        self._mark = self._clock()
+        begin = self._mark = self._clock()
+        if pause > self._ahead:
+            self._sleep(pause - self._ahead, stop)
+            self._mark = self._clock()
+        self._ahead = max(self._ahead + self._mark - begin - pause, 0.0)
         return pause
 
 

@@ -68,6 +68,21 @@ def test_the_power_may_change_at_any_time() -> None:
     assert pace.rest() == pytest.approx(4.0)
 
 
+def test_a_system_that_sleeps_too_long_is_allowed_for() -> None:
+    """Short pieces of work and a coarse timer: the share of the time comes out all the same."""
+    time = Time()
+
+    def coarse(seconds: float, stop: Callable[[], bool]) -> None:
+        time.sleep(seconds + 0.003, stop)
+
+    pace = Pace(50, clock=time.clock, sleep=coarse)
+    begin = time.now
+    for _ in range(1000):
+        time.now += 0.001
+        pace.rest()
+    assert 1000 * 0.001 / (time.now - begin) == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize("power", [0, -1, 101])
 def test_wrong_powers(power: int) -> None:
     with pytest.raises(ValueError, match="from 1 to 100"):
