@@ -437,10 +437,12 @@ MUTANTS = (
     ),
     Mutant("QAT: Hadamard without its factor", CPU + "rounding.cpp", "row[i] *= norm;", "(void)norm;"),
     Mutant(
-        "cache: F32 rows stored as F16", "session/session.cpp", "o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32", "DS4_ROW_F16"
+        "cache: F32 rows stored as F16", "session/session.cpp",
+        "row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;\n    Placement", "row_type = DS4_ROW_F16;\n    Placement"
     ),
     Mutant(
-        "cache: F16 rows stored as F32", "session/session.cpp", "o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32", "DS4_ROW_F32"
+        "cache: F16 rows stored as F32", "session/session.cpp",
+        "row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;\n    Placement", "row_type = DS4_ROW_F32;\n    Placement"
     ),
     # state
     Mutant("snapshot: ratio 4 forgets the previous group", "kv/cache.h",
@@ -453,14 +455,14 @@ MUTANTS = (
            "        ops->upload(s.queue, part.place, tail, part.bytes);\n",
            "        if (part.kind != Segment::state) ops->upload(s.queue, part.place, tail, part.bytes);\n"),
     Mutant("rewind: MTP streams not put back", "session/tail.cpp",
-           "    if (s.mtp_streams) ops->upload(s.queue, ref(s.mtp_streams), tail, stream_bytes(s.model->shape));\n", ""),
+           "    if (s.mtp_streams) ops->upload(s.queue, s.past.streams(pos - 1), tail, stream_bytes(s.model->shape));\n", ""),
     Mutant("rewind: logits not put back", "session/tail.cpp", "    memcpy(s.logits.data(), tail, s.logits.size() * 4);\n", ""),
     Mutant("sync: the end of a turn not kept", "session/session.cpp", "if (st == DS4_OK) s.turn_end = n;", ""),
     Mutant("checkpoints: chunks not cut", "session/checkpoints.h", "return last > pos ? last : end;",
            "(void)last, (void)pos; return end;"),
     Mutant("fork: MTP streams missing", "session/fork.cpp",
-           "    if (s.mtp_streams) ops->copy(s.queue, ref(made->mtp_streams), ref(s.mtp_streams), streams);\n",
-           "    (void)streams;\n"),
+           "    if (pos) ops->copy(s.queue, made->past.streams(pos - 1), s.past.streams(pos - 1), stream_bytes(s.model->shape));\n",
+           ""),
     Mutant("packing: a row that is no codes taken for codes", "session/pack.cpp", "return !(p.mantissa & 0xFFFFFu);",
            "return true;"),
     Mutant("packing: small codes cut", "session/pack.cpp", "return !(full & ((1u << shift) - 1));", "return true;"),
@@ -482,21 +484,43 @@ MUTANTS = (
     Mutant(
         "snapshot: streams of the last position missing",
         "session/snapshot.cpp",
-        "if (mtp_bytes(s)) ops->upload(s.queue, ref(s.mtp_streams), p, mtp_bytes(s));",
+        "if (mtp_bytes(s)) ops->upload(s.queue, s.past.streams(h.n_tokens - 1), p, mtp_bytes(s));",
         "",
     ),
     Mutant(
         "stopped chunk: compressor states not undone",
         "session/session.cpp",
-        "if (several_) s_.cache.restore_states(s_.queue);",
+        "if (long_) s_.cache.restore_states(s_.queue);",
         "",
     ),
     Mutant(
         "cache: no history before a chunk",
         "kv/cache.cpp",
-        "return s.window - 1 + chunk;",
+        "return s.window - 1 + kSlack + chunk;",
         "return s.window > chunk ? s.window : chunk;",
     ),
+    # slack, drafts
+    Mutant("slack: compressor rings without it", "kv/cache.cpp", "return state_entries(ratio) + kSlack;",
+           "return state_entries(ratio);"),
+    Mutant("slack: window without it", "kv/cache.cpp", "return s.window - 1 + kSlack + chunk;",
+           "return s.window - 1 + chunk;"),
+    Mutant("slack: a stopped short chunk uses none", "session/session.cpp",
+           "s_.past.reach(s_.tokens.size() + n);", "(void)n;"),
+    Mutant("slack: one position too many", "session/past.h", "written_ > kSlack ? written_ - kSlack : 0",
+           "written_ > kSlack + 1 ? written_ - kSlack - 1 : 0"),
+    Mutant("slack: a state from elsewhere has a past", "session/past.h", "floor_ = pos ? pos + 1 : 0;", "floor_ = 0;"),
+    Mutant("slack: logits of another position", "session/checkpoints.cpp", "s.past.streams(pos - 1), 1);",
+           "s.past.streams(pos), 1);"),
+    Mutant("ahead: any token takes it", "session/ahead.h", "return next < tokens.size() && tokens[next] == token;",
+           "return next < tokens.size() && token >= 0;"),
+    Mutant("ahead: logits of the token before", "session/session.cpp", "s.ahead.logits.data() + s.ahead.next * vocab, vocab",
+           "s.ahead.logits.data() + (s.ahead.next - 1) * vocab, vocab"),
+    Mutant("ahead: kept when the timeline goes back", "session/checkpoints.cpp", "        s.ahead.drop();\n", ""),
+    Mutant("ahead: seen by those who look on", "session/session.cpp", "if (fit == 1 || observed(s) ||", "if (fit == 1 ||"),
+    Mutant("draft: fed with the streams of the last position", "session/draft.cpp",
+           "s.graph->mtp_input(s.scratch.streams, 1);", "s.graph->mtp_input(s.past.streams(pos), 1);"),
+    Mutant("draft: all at one position", "session/draft.cpp", "pos + static_cast<uint32_t>(*n), s.cache.mtp",
+           "pos, s.cache.mtp"),
     # MTP
     Mutant(
         "MTP: paired with the token itself",

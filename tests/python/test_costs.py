@@ -103,7 +103,7 @@ UNPROFITABLE = {
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("name", UNPROFITABLE)
 def test_where_it_does_not_pay_it_never_loses_more_than_three_percent(name: str, noise: float) -> None:
-    """At any moment of a generation, not only at its end."""
+    """At any moment of a generation, not only at its end (L082)."""
     batch, guess, chances = UNPROFITABLE[name]
     for seed in range(20):
         machine = Machine(batch, guess, chances, noise=noise, seed=seed)

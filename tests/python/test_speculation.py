@@ -86,7 +86,7 @@ def chi_square(counts: Counter[int], probabilities: np.ndarray, n: int) -> tuple
 
 
 def test_sampled_tokens_follow_the_distribution_of_the_model(model: ds4.Model) -> None:
-    """The first tokens of many seeds, each against the probabilities that the model gives there."""
+    """The first tokens of many seeds, each against the probabilities that the model gives there (L083)."""
     n = 2000
     tokens = prompt_of(model, "Tell me something.")
     temperature = 1.6

@@ -306,6 +306,11 @@ def test_an_mtp_file_must_be_one_of_this_family_and_whole(
     write_gguf(path, tiny_metadata("flash", part="mtp"), whole)
     with pytest.raises(ds4.UnsupportedModelError, match=r"tensor mtp.0.h_proj.weight is missing"):
         ds4.Model.open(main, mtp=path)
+    # A block of another model (L085): more heads.
+    write_gguf(path, tiny_metadata("pro", part="mtp"), tiny_tensors("pro", part="mtp", types=RECIPES["q8"]))
+    with pytest.raises(ds4.UnsupportedModelError, match=r"mtp\.gguf.*test-flash") as caught:
+        ds4.Model.open(main, mtp=path)
+    assert "attn_q_b" in str(caught.value)
     inside = write(None, lambda t: [*t, *(x for x in tensors if x.name != "mtp.0.e_proj.weight")])
     with pytest.raises(ds4.UnsupportedModelError, match=r"tensor mtp.0.e_proj.weight is missing"):
         ds4.Model.open(inside)
