@@ -212,7 +212,6 @@ cdef class Model:
             status = ds4_model_check(self.model, pulse_trampoline, ud, &err)
         pulse.end(status, &err, self.path)
 
-
     def streams(self) -> bool:
         """Tell whether routed experts are read when they are needed."""
         return ds4_model_streams(self.model) != 0
@@ -275,13 +274,14 @@ cdef class Model:
     def expert_trace(self) -> tuple:
         """Return the rows as bytes of int32, their number, their length and how many did not fit."""
         cdef ds4_error err
+        cdef ds4_status status
         cdef uint64_t n = 0, length = 0, lost = 0, cap
         cdef bytes rows
         check(ds4_model_expert_trace(self.model, NULL, 0, &n, &length, &lost, &err), &err, self.path)
         cap = n * length
         rows = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(cap * sizeof(int32_t)))
-        check(ds4_model_expert_trace(self.model, <int32_t *>PyBytes_AsString(rows), cap, &n, &length, &lost, &err), &err,
-              self.path)
+        status = ds4_model_expert_trace(self.model, <int32_t *>PyBytes_AsString(rows), cap, &n, &length, &lost, &err)
+        check(status, &err, self.path)
         return rows, n, length, lost
 
 
