@@ -25,7 +25,7 @@ from .sampling import Sampler
 from .session import Progress, Session
 from .tokenizer import Tokenizer
 
-__all__ = ["MemoryPlan", "Model", "Shape", "diagnose"]
+__all__ = ["MemoryPlan", "Model", "Shape", "diagnose", "measure_reads"]
 
 DEFAULT_N_CTX = 32_768
 DEFAULT_CHUNK = 512
@@ -654,6 +654,27 @@ class Model:
         if self._native is None:
             raise ClosedError(f"the model {self._path} is closed")
         return self._native
+
+
+def measure_reads(
+    path: str | os.PathLike[str], n_bytes: int, count: int, *, reads: ReadOptions | None = None, seed: int = 0
+) -> float:
+    """Return what the disk of a file gives: bytes a second of `count` reads of `n_bytes` from random places.
+
+    Raises
+    ------
+    OSError
+        A read failed.
+    ValueError
+        The file is shorter than one read, or an option is out of range.
+    BackendUnavailableError
+        io_uring was asked for and the system has none.
+    """
+    _check_range("n_bytes", n_bytes, (1 << 63) - 1)
+    _check_range("count", count, (1 << 32) - 1)
+    return _model.measure_reads(
+        encode_path(path), os.fsdecode(path), *(reads or ReadOptions()).numbers(), n_bytes, count, seed
+    )
 
 
 def diagnose(file: GGUFFile) -> tuple[str, str]:

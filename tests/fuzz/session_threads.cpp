@@ -1,5 +1,6 @@
 // Sessions on several threads over one model, each with its own pool, one of them cancelled from outside and two
-// callers in one session. Made for DS4_SANITIZE=thread; it also checks that concurrency changes no logit.
+// callers in one session. Made for DS4_SANITIZE=thread; it also checks that concurrency changes no logit, and neither does
+// streaming of experts through a cache that holds 1, a few or all of them, with io_uring (where there is one) and threads.
 //
 // usage: session_threads MODEL.gguf
 #include <cstdint>
@@ -81,24 +82,15 @@ std::vector<float> run(ds4_model *model, const std::vector<int32_t> &tokens, uin
     return copy;
 }
 
-}  // namespace
-
-int main(int argc, char **argv) {
-    if (argc != 2) {
-        fprintf(stderr, "usage: session_threads MODEL.gguf\n");
-        return 2;
-    }
+// One session alone, or several at once, over an open model: all have to give `alone`, which is set when it is empty.
+bool agree(ds4_model *model, std::vector<float> *alone) {
     auto err = std::make_unique<ds4_error>();
-    ds4_model *model = nullptr;
-    ds4_model_options options;
-    ds4_model_options_init(&options);
-    need(ds4_model_open(argv[1], &options, &model, err.get()), *err, "open");
     auto shape = std::make_unique<ds4_shape>();
     ds4_model_get_shape(model, shape.get());
 
     std::vector<int32_t> tokens(40);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 37 + 11) % shape->n_vocab);
-    const std::vector<float> alone = run(model, tokens, 1);
+    if (alone->empty()) *alone = run(model, tokens, 1);
 
     std::vector<std::vector<float>> results(3);
     std::vector<std::thread> threads;
@@ -120,6 +112,15 @@ int main(int argc, char **argv) {
         ds4_session_cancel(shared);
         std::this_thread::yield();
     }
+    if (ds4_model_streams(model)) {  // looks at the cache while it works
+        auto stats = std::make_unique<ds4_expert_stats>();
+        need(ds4_model_expert_stats(model, stats.get(), err.get()), *err, "stats");
+        std::vector<uint8_t> map(stats->n_experts);
+        std::vector<float> heat(stats->n_experts);
+        need(ds4_model_expert_map(model, map.data(), map.size(), err.get()), *err, "map");
+        need(ds4_model_expert_heat(model, heat.data(), heat.size(), err.get()), *err, "heat");
+        need(ds4_model_expert_preload(model, 0, nullptr, nullptr, err.get()), *err, "preload");
+    }
     for (std::thread &thread : callers) thread.join();
     for (std::thread &thread : threads) thread.join();
     // A cancel that came between two calls may still stop the first of these.
@@ -130,17 +131,52 @@ int main(int argc, char **argv) {
     need(ds4_session_logits(shared, &logits, err.get()), *err, "logits after cancel");
     results.emplace_back(logits, logits + shape->n_vocab);
     ds4_session_free(shared);
-    ds4_model_close(model);
 
     for (const std::vector<float> &result : results)
-        if (std::memcmp(result.data(), alone.data(), result.size() * sizeof(float)) != 0) {
+        if (std::memcmp(result.data(), alone->data(), result.size() * sizeof(float)) != 0) {
             fprintf(stderr, "a session beside others gives other logits or statistics than one alone\n");
-            return 1;
+            return false;
         }
     if (unexpected[0] || unexpected[1]) {
         fprintf(stderr, "a concurrent call ended with an unexpected status\n");
-        return 1;
+        return false;
     }
     printf("%zu sessions on threads, %zu tokens each: equal logits\n", results.size(), tokens.size());
+    return true;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        fprintf(stderr, "usage: session_threads MODEL.gguf\n");
+        return 2;
+    }
+    auto err = std::make_unique<ds4_error>();
+    ds4_model_options options;
+    ds4_model_options_init(&options);
+    std::vector<float> alone;
+    uint64_t slot = 0;
+    for (const uint64_t slots : {0, 1, 5, 1000}) {
+        for (const int32_t io : {DS4_READ_AUTO, DS4_READ_THREADS}) {
+            if (!slots && io) continue;  // mapped
+            options.expert_cache_bytes = slots == 1000 ? uint64_t{1} << 40 : slots * slot;
+            options.read_io = io;
+            options.read_depth = 4;
+            ds4_model *model = nullptr;
+            need(ds4_model_open(argv[1], &options, &model, err.get()), *err, "open");
+            const bool ok = agree(model, &alone);
+            ds4_model_close(model);
+            if (!ok) return 1;
+        }
+        if (slot) continue;
+        options.expert_cache_bytes = uint64_t{1} << 40;
+        ds4_model *model = nullptr;
+        need(ds4_model_open(argv[1], &options, &model, err.get()), *err, "open");
+        ds4_expert_stats stats;
+        need(ds4_model_expert_stats(model, &stats, err.get()), *err, "stats");
+        slot = stats.slot_bytes;
+        ds4_model_close(model);
+    }
     return 0;
 }

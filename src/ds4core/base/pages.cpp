@@ -1,5 +1,6 @@
 #include "base/pages.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -43,6 +44,18 @@ bool ZeroedMemory::allocate(uint64_t bytes) {
 #endif
     data_ = static_cast<uint8_t *>(std::calloc(bytes ? static_cast<size_t>(bytes) : 1, 1));
     return data_ != nullptr;
+}
+
+bool ZeroedMemory::populate() const {
+#if defined(MADV_POPULATE_WRITE)
+    int failed = 0;
+    do {
+        failed = mapped_ && madvise(data_, mapped_, MADV_POPULATE_WRITE) != 0 ? errno : 0;
+    } while (failed == EINTR || failed == EAGAIN);
+    return failed != ENOMEM;
+#else
+    return true;
+#endif
 }
 
 }  // namespace ds4

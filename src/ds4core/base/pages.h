@@ -21,6 +21,9 @@ class ZeroedMemory {
 
     bool allocate(uint64_t bytes);  // once; false when the system has no room
     uint8_t *data() const { return data_; }
+    // Takes the memory at once instead of at the first writes. False when there is not enough; on systems that cannot do
+    // it nothing happens.
+    bool populate() const;
 
   private:
     uint8_t *data_ = nullptr;

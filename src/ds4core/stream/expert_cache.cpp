@@ -136,7 +136,8 @@ ds4_status ExpertCache::create(std::vector<LayerSource> layers, std::unique_ptr<
                     static_cast<unsigned long long>(o.bytes), static_cast<unsigned long long>(c->slot_bytes_));
     const uint64_t n = std::min<uint64_t>(o.bytes / c->slot_bytes_, c->n_experts());
     uint64_t bytes = 0;
-    if (!mul(n, c->slot_bytes_, &bytes) || !add(bytes, kAlignment, &bytes) || !c->memory_.allocate(bytes))
+    if (!mul(n, c->slot_bytes_, &bytes) || !add(bytes, kAlignment, &bytes) || !c->memory_.allocate(bytes) ||
+        !c->memory_.populate())  // now, so that a size that the system cannot give is refused and no read waits for memory
         return fail(err, DS4_E_MEMORY, "out of memory: an expert cache of %llu bytes was refused; use a smaller one",
                     static_cast<unsigned long long>(o.bytes));
     uint8_t *const data = c->memory_.data();

@@ -6,7 +6,8 @@
 // order, so any number of sessions get on with a single slot.
 //
 // Which expert goes is decided by what was selected: every selection counts 1 and is worth half after half_life tokens
-// of its layer. A short half-life makes that "least recently used", a long one "least often used".
+// of its layer. A short half-life makes that "least recently used", a long one "least often used". On Zipf-like selections
+// that drift, hit rates are best between 64 and 256 tokens; without drift longer ones gain little more.
 //
 // The contents of an expert never depend on any of this.
 #pragma once
@@ -104,7 +105,7 @@ private:
 
 struct CacheOptions {
     uint64_t bytes = 0;       // of all slots
-    double half_life = 1024;  // tokens
+    double half_life = 128;  // tokens
 };
 
 class ExpertCache {

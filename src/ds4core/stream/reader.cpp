@@ -53,8 +53,6 @@ ds4_status Reader::create(const ReaderOptions &o, std::unique_ptr<Reader> *out, 
     return st == DS4_E_UNAVAILABLE && o.io == Io::automatic ? make_thread_reader(o, out, err) : st;
 }
 
-bool Reader::register_memory(uint8_t *, uint64_t) { return false; }
-
 void Reader::set_fault(std::function<Fault(const Read &)> fault) {
     const std::lock_guard<std::mutex> lock(mutex_);
     fault_ = std::move(fault);

@@ -86,8 +86,6 @@ public:
     virtual const char *io() const = 0;  // "io_uring" or "threads"
     const ReaderOptions &options() const { return options_; }
     ReaderStats stats() const;
-    // Memory that most reads go to, for a reader that gains from knowing it beforehand. False when it does not.
-    virtual bool register_memory(uint8_t *data, uint64_t bytes);
 
     // For tests: asked once for every read, when its first piece begins.
     void set_fault(std::function<Fault(const Read &)> fault);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -14,6 +16,7 @@ import ds4
 import numpy as np
 import pytest
 from ds4.experts import ExpertUse, ReadOptions
+from ds4.model import measure_reads
 from numpy.typing import NDArray
 from support.golden import load_golden
 from support.rewrite import rewrite
@@ -382,3 +385,117 @@ def test_a_cancel_from_another_thread(
         session.sync(tokens)
         np.testing.assert_array_equal(session.logits(), expected["all"][-1])
     assert stopped
+
+
+# Looking inside
+
+
+def test_the_speed_of_the_disk(path: Path) -> None:
+    for reads in (None, THREADS, ReadOptions(cached=True)):
+        assert measure_reads(path, 30_000, 40, reads=reads, seed=3) > 1e6
+    with pytest.raises(ValueError, match="cannot read 1 times"):
+        measure_reads(path, path.stat().st_size + 1, 1)
+    with pytest.raises(ValueError, match="count"):
+        measure_reads(path, 10, 0)
+    with pytest.raises(FileNotFoundError):
+        measure_reads(path.with_name("none"), 10, 1)
+
+
+def test_a_trace_holds_what_the_routers_chose(path: Path, tokens: NDArray[np.int32]) -> None:
+    """Rows of layer and ids, the same for any cache; what does not fit is counted."""
+    rows = []
+    for slots in (1, 50):
+        with streamed(path, slots) as model, model.session(mtp=True, chunk=16, **OPTIONS) as session:
+            native = model._native
+            assert native is not None
+            native.expert_trace_start(10_000)
+            session.eval(tokens[:40])
+            session.mtp_logits(3)
+            native.expert_trace_stop()
+            session.eval(tokens[40:50])
+            data, n, length, lost = native.expert_trace()
+            shape = model.shape
+            assert (length, lost) == (1 + shape.n_expert_used, 0)
+            assert n == 40 * shape.n_layer + 1
+            rows.append(np.frombuffer(data, np.int32).reshape(n, length))
+            native.expert_trace_start(7)
+            session.eval(tokens[50:51])
+            assert native.expert_trace()[1::2] == (min(7, shape.n_layer), max(shape.n_layer - 7, 0))
+    np.testing.assert_array_equal(*rows)
+    assert (np.bincount(rows[0][:, 0]) == [40] * (len(set(rows[0][:, 0])) - 1) + [1]).all()
+    assert rows[0][:, 1:].min() >= 0
+    assert rows[0][:, 1:].max() < shape.n_expert
+
+
+def test_heat_map_and_preload(path: Path, tokens: NDArray[np.int32], expected: dict[str, NDArray[np.float32]]) -> None:
+    """What was learned by one model fills the cache of the next one."""
+    with streamed(path, 20) as model, model.session(**OPTIONS) as session:
+        native = model._native
+        assert native is not None
+        n = model.expert_stats().n_experts
+        heat, states = np.zeros(n, np.float32), np.zeros(n, np.uint8)
+        session.eval(tokens)
+        native.expert_heat(heat)
+        native.expert_map(states)
+        used = len(tokens) * model.shape.n_layer * model.shape.n_expert_used
+        assert used * 0.9 < heat.sum() <= used
+        assert 0 < (states == 2).sum() <= 20
+        with pytest.raises(ValueError, match="values were given"):
+            native.expert_heat(heat[:-1])
+    for learned in (True, False):
+        with streamed(path, 20) as model, model.session(chunk=1, **OPTIONS) as session:
+            native = model._native
+            assert native is not None
+            native.expert_set_heat(heat if learned else -heat)
+            seen: list[tuple[int, int]] = []
+            native.expert_preload(0, lambda done, total, seen=seen: seen.append((done, total)))
+            assert all(0 <= done <= total == 20 for done, total in seen)
+            native.expert_map(states)
+            assert (states == 2).sum() == 20
+            if learned:
+                assert heat[states == 2].min() >= heat[states == 0].max()
+            np.testing.assert_array_equal(session.eval_logits(tokens[:30]), expected["all"][:30])
+            assert session.expert_use().hits > 0
+
+
+def test_a_child_process_leaves_the_cache_alone(path: Path) -> None:
+    """After a fork the threads that read are not there: errors, not waits, and closing does not hang."""
+    code = f"""
+import os, ds4
+model = ds4.Model.open({str(path)!r}, expert_cache_bytes=1 << 20)
+session = model.session(n_ctx=64)
+session.eval([1, 2])
+child = os.fork()
+if not child:
+    found = []
+    for call in (lambda: session.eval([3]), model.expert_stats, lambda: model.session(n_ctx=64)):
+        try:
+            call()
+        except ds4.StateError as error:
+            found.append("fork" in str(error))
+    session.close()
+    model.close()
+    del session, model
+    os._exit(0 if found == [True] * 3 else 1)
+assert os.waitpid(child, 0)[1] == 0
+session.eval([3])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_long_run_does_not_slow_down(adjacent: Path) -> None:
+    """Bookkeeping does not grow with the run (L088): the last tokens wait as the first ones do."""
+    rng = np.random.default_rng(2)
+    with streamed(adjacent, 40) as model, model.session(threads=1, **OPTIONS) as session:
+        asked, read = [], []
+        for _ in range(5):
+            session.reset()
+            before = session.expert_use()
+            for token in rng.integers(0, model.shape.n_vocab, 100):
+                session.eval([int(token)])
+            use = session.expert_use().minus(before)
+            asked.append(use.asked)
+            read.append(use.read_bytes)
+        assert asked == [100 * model.shape.n_layer * model.shape.n_expert_used] * 5
+        assert max(read[1:]) < 1.3 * min(read[1:])
