@@ -2,10 +2,11 @@
 
     python benchmarks/expert_streaming.py flash.gguf --slots 1 64 256 --tokens 30
 
-First the raw disk: reads of the size of an expert from random places, as many at a time. Then for each number of slots
-one token after another, of random ids, so that hash-routed layers choose evenly: tokens a second, hits, bytes, the speed
-of the disk over the whole time and while anything was being read, and the part of the time that was waited. Slots 0 is
-the mapped file, for the speed of the computation alone: give it when the file fits the memory.
+First the raw disk: reads of the size of an expert from random places, as many at a time. Then for each number of
+slots one token after another, of random ids, so that hash-routed layers choose evenly: tokens a second, hits,
+bytes, the speed of the disk over the whole time and while anything was being read, and the part of the time that
+was waited. Slots 0 is the mapped file, for the speed of the computation alone: give it when the file fits the
+memory.
 """
 
 from __future__ import annotations
