@@ -32,7 +32,7 @@ def decode(session: ds4.Session, n: int, n_vocab: int, rng: np.random.Generator)
 def run(path: str, slots: int, args: argparse.Namespace, reads: ReadOptions, slot_bytes: int) -> None:
     rng = np.random.default_rng(args.seed)
     start = time.perf_counter()
-    model = ds4.Model.open(path, expert_cache_bytes=slots * slot_bytes or None, reads=reads)
+    model = ds4.Model.open(path, expert_cache=slots * slot_bytes or None, reads=reads)
     opened = time.perf_counter() - start
     with model, model.session(n_ctx=4096, threads=args.threads) as session:
         decode(session, args.warm, model.shape.n_vocab, rng)
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     reads = ReadOptions(io=args.io, depth=args.depth)
-    with ds4.Model.open(args.model, expert_cache_bytes=1 << 28, reads=reads) as model:
+    with ds4.Model.open(args.model, expert_cache=1 << 28, reads=reads) as model:
         stats = model.expert_stats()
     size = max(block.expert_bytes for block in stats.blocks)
     for name, n_bytes in (("an expert", size), ("a third of one", size // 3 // 4096 * 4096)):

@@ -462,7 +462,7 @@ def test_a_child_process_leaves_the_cache_alone(path: Path) -> None:
     """After a fork the threads that read are not there: errors, not waits, and closing does not hang."""
     code = f"""
 import os, ds4
-model = ds4.Model.open({str(path)!r}, expert_cache_bytes=1 << 20)
+model = ds4.Model.open({str(path)!r}, expert_cache=1 << 20)
 session = model.session(n_ctx=64)
 session.eval([1, 2])
 child = os.fork()
