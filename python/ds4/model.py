@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._native import _model, _session
+from .activations import At, activations
 from .budget import available_memory, cache_bytes, expert_plan, parse_size
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
@@ -23,6 +24,7 @@ from .experts import ExpertStats, ReadOptions, stats_of
 from .gguf import GGUFFile, Metadata, encode_path
 from .sampling import Sampler
 from .session import Progress, Session
+from .token_ids import Tokens
 from .tokenizer import Tokenizer
 
 __all__ = ["MemoryPlan", "Model", "Shape", "diagnose", "measure_reads"]
@@ -627,6 +629,63 @@ class Model:
         finally:
             if given is None:
                 session.close()
+
+    def activations(
+        self,
+        prompts: Sequence[Tokens | str],
+        stage: str = "ffn_out",
+        *,
+        layers: Collection[int] | None = None,
+        at: At = "last",
+        session: Session | None = None,
+        n_ctx: int | None = None,
+        threads: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Any:
+        """Return intermediate values of prompts.
+
+        Parameters
+        ----------
+        prompts : sequence of Tokens or str
+            Each is computed from position 0. Of a text the special tokens are recognised.
+        stage : str
+            What to look at, one of the stages of `Session.set_tap`: "streams", "attn_out", "ffn_out" and others.
+        layers : collection of int, optional
+            All layers when not given. Of the streams, layer n_layer is what goes into the head.
+        at : {"last", "mean", "all"}
+            Of each prompt its last position, the mean over all but the first (of a prompt of one, that one), or all.
+        session : Session, optional
+            A session of this model to compute in, with its options and steering; it ends at the last prompt.
+        n_ctx, threads : int, optional
+            Of the session that is made without one: what the longest prompt needs; as in `session`.
+        progress : callable, optional
+            Called with (prompts done, prompts in all).
+
+        Returns
+        -------
+        ndarray of float32, shape (n_prompts, n_layers, width)
+            With at="all" a list of arrays, shape (n_tokens, n_layers, width).
+
+        Raises
+        ------
+        ValueError
+            There is no prompt, no such stage or layer, or a token is out of range.
+        ContextFullError
+            A prompt does not fit the session.
+        """
+        if isinstance(prompts, str) or not len(prompts):
+            raise ValueError("a sequence of prompts is wanted")
+        ids = [self.tokenizer.encode(p, specials=True) if isinstance(p, str) else p for p in prompts]
+        if session is not None and session.model is not self:
+            raise ValueError("the session belongs to another model")
+        room = max(len(tokens) for tokens in ids) if n_ctx is None else n_ctx
+        used = self.session(n_ctx=max(room, 1), threads=threads) if session is None else session
+        try:
+            found = activations(used, ids, stage, layers, at, progress)
+        finally:
+            if session is None:
+                used.close()
+        return found if at == "all" else np.stack(found)
 
     # Life
 

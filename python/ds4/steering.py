@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,6 +205,13 @@ class Steering:
             if not abs(scale) <= MAX_SCALE:
                 raise ValueError(f"{name} is {scale}; a scale lies in -{MAX_SCALE:g}..{MAX_SCALE:g}")
 
+    @classmethod
+    def in_place(cls, directions: SteeringDirections, scale: float = 1.0) -> Self:
+        """Return the steering of the outputs that the directions were made of; of the FFN if they do not say."""
+        if directions.notes.get("component") == "attn_out":
+            return cls(directions, ffn=0.0, attn=scale)
+        return cls(directions, ffn=scale, attn=0.0)
+
     def times(self, factor: float) -> Steering:
         """Return the same with both scales multiplied."""
         return Steering(self.directions, self.ffn * factor, self.attn * factor)
@@ -343,7 +351,7 @@ def _read_npz(path: Path) -> tuple[Floats, dict[str, Any]]:
                 raise ValueError(f"it has no array named directions, but {', '.join(names) or 'nothing'}")
             values = np.asarray(arrays["directions"])
             text = str(arrays["notes"]) if "notes" in names else "{}"
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zipfile.LargeZipFile) as error:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ValueError(f"it is damaged: {error}") from None
     if values.dtype.kind != "f" or values.ndim != 2:
         raise ValueError(

@@ -22,10 +22,10 @@ TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
 ENGINE = ["plotting", "library", "gguf", "gguf_experts", "budget", "hotness"]
 ENGINE += ["file_range", "gguf_partial", "gguf_writer"]
 ENGINE += ["sampling", "importance", "profile", "experts", "token_ids", "state_arrays", "steering"]
-ENGINE += ["session_state", "costs", "speculation", "session", "model"]
+ENGINE += ["session_state", "costs", "speculation", "session", "activations", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
 TOOLS = {"grammar", "imatrix", "kvstore"}  # files that more than one program reads
-PROGRAMS = {"server", "bench", "eval", "quantize", "score"}
+PROGRAMS = {"server", "bench", "eval", "quantize", "score", "steer"}
 TOP = {"cli", "agent"}
 
 

@@ -12,7 +12,7 @@ import click
 
 import ds4
 
-from . import bench, chat, convert, eval, imatrix, inspect, kv, quantize, score, server, splice, tokens
+from . import bench, chat, convert, eval, imatrix, inspect, kv, quantize, score, server, splice, steer, tokens
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -80,6 +80,7 @@ program.add_command(quantize.command)
 program.add_command(score.command)
 program.add_command(server.command)
 program.add_command(splice.command)
+program.add_command(steer.command)
 program.add_command(tokens.command)
 
 

@@ -1,0 +1,60 @@
+"""Prompts that show what steering does to the tiny model, from its terse and verbose training styles.
+
+usage: python training/steering.py --out DIR [--pairs N] [--heldout N]
+
+Writes verbose.jsonl and terse.jsonl (the same questions, asked in two styles; from training) and
+heldout.jsonl (verbose questions that no training conversation contains, with words of a right answer):
+
+    for c in ffn_out attn_out; do for a in last mean; do
+        ds4 steer build --good verbose.jsonl --bad terse.jsonl --component $c --at $a -o $c-$a.npz
+    done; done
+    ds4 steer sweep --direction ffn_out-last.npz --direction ffn_out-mean.npz --direction attn_out-last.npz \
+        --direction attn_out-mean.npz --prompts heldout.jsonl --scales -1,-0.5,0,0.5,1
+"""
+
+import argparse
+import json
+import pathlib
+import random
+
+from data import common, smalltalk, style_pairs
+
+
+def heldout(n, seed=0):
+    """n questions in the verbose style, unseen in either style, with their answers."""
+    rng = random.Random(f"steering-{seed}")
+    out, seen = [], set()
+    while len(out) < n:
+        kind, q, _, _, words = smalltalk.of_kind(rng, "detail")
+        unseen = all(common.held(f"chat {style} {q}", 12) for style in ("brief", "detail"))
+        if kind == "greet" or q in seen or not unseen:
+            continue
+        seen.add(q)
+        if rng.random() < 0.5:
+            messages = [*common.styled(rng, "detail", True), common.user(q)]
+        else:
+            messages = [common.user(common.ask(rng, "detail", q))]
+        out.append(dict(messages=messages, answer=words))
+    return out
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--out", required=True, type=pathlib.Path)
+    ap.add_argument("--pairs", type=int, default=60)
+    ap.add_argument("--heldout", type=int, default=40)
+    a = ap.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    pairs = style_pairs(a.pairs)
+    rows = dict(
+        verbose=[dict(messages=verbose) for _, verbose in pairs],
+        terse=[dict(messages=terse) for terse, _ in pairs],
+        heldout=heldout(a.heldout),
+    )
+    for name, some in rows.items():
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in some)
+        (a.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
