@@ -2,14 +2,15 @@
 
 usage: python training/steering.py --out DIR [--pairs N] [--heldout N]
 
-Writes verbose.jsonl and terse.jsonl (the same questions, asked in two styles; from training) and
-heldout.jsonl (verbose questions that no training conversation contains, with words of a right answer):
+Writes verbose.jsonl, terse.jsonl and plain.jsonl (the same questions, asked in three ways) and heldout.jsonl
+(verbose questions that no training conversation contains, with words of a right answer):
 
-    for c in ffn_out attn_out; do for a in last mean; do
-        ds4 steer build --good verbose.jsonl --bad terse.jsonl --component $c --at $a -o $c-$a.npz
+    for c in ffn_out attn_out; do for bad in terse plain; do
+        ds4 steer build --good verbose.jsonl --bad $bad.jsonl --component $c -o $c-$bad.npz
     done; done
-    ds4 steer sweep --direction ffn_out-last.npz --direction ffn_out-mean.npz --direction attn_out-last.npz \
-        --direction attn_out-mean.npz --prompts heldout.jsonl --scales -1,-0.5,0,0.5,1
+    ds4 steer sweep --direction ffn_out-terse.npz --direction ffn_out-plain.npz \
+        --direction attn_out-terse.npz --direction attn_out-plain.npz \
+        --prompts heldout.jsonl --scales -1,-0.5,0,0.5,1
 """
 
 import argparse
@@ -18,6 +19,14 @@ import pathlib
 import random
 
 from data import common, smalltalk, style_pairs
+
+
+def plain(messages):
+    """The question alone, without what asks for a style."""
+    q = messages[-1]["content"]
+    for start in common.ASK_BRIEF + common.ASK_DETAIL:
+        q = q.removeprefix(start)
+    return [common.user(q[0].upper() + q[1:])]
 
 
 def heldout(n, seed=0):
@@ -49,6 +58,7 @@ def main():
     rows = dict(
         verbose=[dict(messages=verbose) for _, verbose in pairs],
         terse=[dict(messages=terse) for terse, _ in pairs],
+        plain=[dict(messages=plain(verbose)) for _, verbose in pairs],
         heldout=heldout(a.heldout),
     )
     for name, some in rows.items():

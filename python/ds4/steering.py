@@ -8,7 +8,9 @@ amplifies it. docs/steering.md tells the whole of it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -340,23 +342,22 @@ def _read_notes(path: Path) -> dict[str, Any]:
 
 
 def _read_npz(path: Path) -> tuple[Floats, dict[str, Any]]:
+    if path.stat().st_size > _MOST_VALUES * 4 + 2 * _MOST_NOTES:
+        raise ValueError(f"it has {path.stat().st_size} bytes")
+    data = io.BytesIO(path.read_bytes())
     try:
-        with zipfile.ZipFile(path) as box:
-            for entry in box.infolist():
-                if entry.file_size > _MOST_VALUES * 4 + 1024:
-                    raise ValueError(f"{entry.filename} in it has {entry.file_size} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            names = arrays.files
-            if "directions" not in names:
+        with zipfile.ZipFile(data) as box:
+            names = [entry.filename for entry in box.infolist()]
+            if "directions.npy" not in names:
                 raise ValueError(f"it has no array named directions, but {', '.join(names) or 'nothing'}")
-            values = np.asarray(arrays["directions"])
-            text = str(arrays["notes"]) if "notes" in names else "{}"
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            values = _read_npy(box, "directions", _MOST_VALUES * 4)
+            text = str(_read_npy(box, "notes", _MOST_NOTES * 4)) if "notes.npy" in names else "{}"
+    except (
+        zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError, RuntimeError, OverflowError
+    ) as error:  # fmt: skip
         raise ValueError(f"it is damaged: {error}") from None
     if values.dtype.kind != "f" or values.ndim != 2:
-        raise ValueError(
-            f"directions is an array of {values.dtype}, shape {values.shape}; wanted is float32 (n_layer, n_embd)"
-        )
+        raise ValueError(f"directions has {values.dtype}, shape {values.shape}; wanted is float32 (n_layer, n_embd)")
     try:
         notes = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -365,7 +366,31 @@ def _read_npz(path: Path) -> tuple[Floats, dict[str, Any]]:
         raise ValueError("the notes in it are no JSON object")
     for name in ("n_layer", "n_embd"):
         notes.pop(name, None)
-    return values.astype(np.float32), notes
+    with np.errstate(over="ignore"):  # what does not fit float32 is refused as infinite
+        return values.astype(np.float32), notes
+
+
+def _read_npy(box: zipfile.ZipFile, name: str, most: int) -> NDArray[Any]:
+    """Read an array of a .npz without objects; its size is checked before its memory is taken."""
+    with box.open(f"{name}.npy") as member:
+        data = member.read(most + 1024)
+        if len(data) >= most + 1024 or member.read(1):
+            raise ValueError(f"{name} in it has more than {most} bytes")
+    body = io.BytesIO(data)
+    version = np.lib.format.read_magic(body)
+    if version == (1, 0):
+        shape, column_major, dtype = np.lib.format.read_array_header_1_0(body)
+    elif version == (2, 0):
+        shape, column_major, dtype = np.lib.format.read_array_header_2_0(body)
+    else:
+        raise ValueError(f"{name} in it has version {version} of its format")
+    if dtype.hasobject:
+        raise ValueError(f"{name} in it holds objects")
+    count, left = math.prod(shape), len(data) - body.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize != left:
+        raise ValueError(f"{name} in it has {left} bytes, its shape {shape} of {dtype} says something else")
+    values = np.frombuffer(data, dtype=dtype, count=count, offset=body.tell()) if count else np.zeros(0, dtype)
+    return values.reshape(shape, order="F" if column_major else "C")
 
 
 class _Replaced:
