@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         WeightDataError,
     )
-    from .experts import ExpertBlock, ExpertStats, ExpertUse, ReadOptions
+    from .experts import ExpertBlock, ExpertRecorder, ExpertStats, ExpertUse, ReadOptions
     from .gguf import GGUFFile, GGUFTensor, Metadata
     from .library import cpu_isa, native_version, set_cpu_isa
     from .model import MemoryPlan, Model, Shape
@@ -58,7 +58,7 @@ _HOMES = {
         "UnsupportedModelError",
         "WeightDataError",
     ),
-    "experts": ("ExpertBlock", "ExpertStats", "ExpertUse", "ReadOptions"),
+    "experts": ("ExpertBlock", "ExpertRecorder", "ExpertStats", "ExpertUse", "ReadOptions"),
     "gguf": ("GGUFFile", "GGUFTensor", "Metadata"),
     "library": ("cpu_isa", "native_version", "set_cpu_isa"),
     "model": ("MemoryPlan", "Model", "Shape"),
@@ -82,6 +82,7 @@ __all__ = [
     "Draft",
     "DraftStatistics",
     "ExpertBlock",
+    "ExpertRecorder",
     "ExpertStats",
     "ExpertUse",
     "GGUFFile",

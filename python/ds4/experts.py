@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["ExpertBlock", "ExpertStats", "ExpertUse", "ReadOptions"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ExpertBlock", "ExpertRecorder", "ExpertStats", "ExpertUse", "ReadOptions"]
 
 _IO = {"auto": 0, "io_uring": 1, "threads": 2}
 
@@ -175,3 +178,23 @@ def stats_of(native: Any) -> ExpertStats:
     found = native.expert_stats()
     blocks = tuple(ExpertBlock(**native.expert_block(i)) for i in range(found["n_blocks"]))
     return ExpertStats(**found, blocks=blocks)
+
+
+class ExpertRecorder:
+    """Reads what the routers of a model selected; see `Model.record_experts`."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def read(self) -> tuple[NDArray[np.int32], int]:
+        """Return what was recorded so far.
+
+        Returns
+        -------
+        rows : ndarray of int32, shape (n_rows, 1 + n_used)
+            The block and the experts of one token there, in the order of the computation.
+        lost : int
+            Rows that there was no room for.
+        """
+        data, n, length, lost = self._native.expert_trace()
+        return np.frombuffer(data, np.int32).reshape(n, length), lost

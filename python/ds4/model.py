@@ -6,6 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from .activations import At, activations
 from .budget import available_memory, cache_bytes, expert_plan, parse_size
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
-from .experts import ExpertStats, ReadOptions, stats_of
+from .experts import ExpertRecorder, ExpertStats, ReadOptions, stats_of
 from .gguf import GGUFFile, Metadata, encode_path
 from .sampling import Sampler
 from .session import Progress, Session
@@ -378,6 +379,33 @@ class Model:
             The model was opened without an expert cache.
         """
         self._open().expert_set_heat(np.ascontiguousarray(values, np.float32))
+
+    @contextmanager
+    def record_experts(self, most_rows: int = 4_000_000) -> Iterator[ExpertRecorder]:
+        """Record what the routers of all sessions select while the context lasts.
+
+        Parameters
+        ----------
+        most_rows : int
+            Rows that are kept, one for every token of a block; later ones are counted only.
+
+        Yields
+        ------
+        ExpertRecorder
+            Its `read` returns what was recorded, also after the end of the context, until another one begins.
+
+        Raises
+        ------
+        StateError
+            The model was opened without an expert cache.
+        """
+        _check_range("most_rows", most_rows, 1 << 32)
+        native = self._open()
+        native.expert_trace_start(most_rows)
+        try:
+            yield ExpertRecorder(native)
+        finally:
+            native.expert_trace_stop()
 
     def preload_experts(self, n: int | None = None, *, progress: Progress | None = None) -> None:
         """Read experts that were selected most often (`expert_heat`) into the cache, until `n` places are filled.

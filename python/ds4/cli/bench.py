@@ -48,8 +48,8 @@ _TESTS = ("tests", "ctx", "seed", "bandwidth", "profile", "jsonl")
 _SWEEP = ("prompt_file", "chat_prompt_file", "system", "ctx_start", "ctx_max", "ctx_alloc", "step_incr", "step_mul",
           "gen_tokens", "csv", "dump_frontier_logits_dir", "cold")  # fmt: skip
 _COMPARE = ("compare", "plot", "json_file")
-_NOT_MICRO = ("plot", "chunk")
-_NOT_DRAFTS = ("plot",)
+_NOT_MICRO = ("plot", "chunk", "expert_profile")
+_NOT_DRAFTS = ("plot", "expert_profile")
 
 
 @click.command("bench", help=_HELP, short_help="Measure speed, and where the time goes.")
@@ -118,6 +118,9 @@ _NOT_DRAFTS = ("plot",)
     metavar="FILE",
     help="Draw the speeds (with --tests the parts as stacked bars; implies --profile), .svg or .png; needs matplotlib.",
 )
+@click.option("--expert-profile", type=_FILE, metavar="FILE",
+              help="With --expert-cache: draw which experts were selected, .svg or .png, and write FILE's name with "
+              ".json: counts, and how caches of several sizes and policies would have done.")  # fmt: skip
 @click.option("--jsonl", is_flag=True, help="With --tests, print one JSON object a run instead of the table.")
 @report_option
 @click.pass_context

@@ -32,6 +32,7 @@ from ds4.bench import sweep_table as table
 from ds4.chat import render
 from ds4.plotting import check_plot
 
+from .bench_experts import check_expert_profile, profiled_experts
 from .bench_rows import RowFile
 from .bench_setup import bench_session, bench_settings, choose_isa
 from .diagnostics import source_of
@@ -57,7 +58,7 @@ def run(
     *, prompt_file: Path | None, chat_prompt_file: Path | None, system: str | None, ctx_start: int, ctx_max: int | None,
     ctx_alloc: int | None, step_incr: int, step_mul: float, gen_tokens: int, csv: Path | None,
     dump_frontier_logits_dir: Path | None, cold: bool, reps: int, chunk: int | None, isa: str | None,
-    warm_weights: bool, plot: Path | None, json_file: Path | None, **values: Any,
+    warm_weights: bool, plot: Path | None, expert_profile: Path | None, json_file: Path | None, **values: Any,
 ) -> int:  # fmt: skip
     """Sweep, and write the table and whatever else was asked for."""
     _check_prompt_options(prompt_file, chat_prompt_file, system)
@@ -69,7 +70,8 @@ def run(
     settings = bench_settings(n_ctx, values)
     if cold and settings.cache is not None:
         settings = replace(settings, cold=True)
-    keep_apart([plot, json_file, csv], [settings.model, prompt_file, chat_prompt_file])
+    experts = check_expert_profile(expert_profile, settings)
+    keep_apart([plot, json_file, csv, *experts], [settings.model, prompt_file, chat_prompt_file])
     if plot is not None:
         check_plot(plot)
     if isa is not None:
@@ -83,7 +85,7 @@ def run(
         if warm_weights:
             with GGUFFile(model.path) as file, shown_progress("reading", "bytes") as progress:
                 touch_weights(file, progress=progress)
-        with bench_session(model, settings, chunk) as session:
+        with bench_session(model, settings, chunk) as session, profiled_experts(model, expert_profile):
             step = min(b - a for a, b in zip([0, *stops], stops, strict=False))
             if step < session.chunk and len(stops) > 1:
                 note(

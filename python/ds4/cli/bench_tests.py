@@ -26,6 +26,7 @@ from ds4.bench import (
 )
 from ds4.plotting import check_plot
 
+from .bench_experts import check_expert_profile, profiled_experts
 from .bench_setup import bench_session, bench_settings, choose_isa
 from .diagnostics import source_of
 from .opening import opened_model
@@ -38,14 +39,16 @@ DEFAULT = "pp512,tg32"
 
 def run(
     *, tests: str, reps: int, ctx: int | None, chunk: int | None, seed: int, isa: str | None, bandwidth: float | None,
-    warm_weights: bool, profile: bool, plot: Path | None, jsonl: bool, json_file: Path | None, **values: Any,
+    warm_weights: bool, profile: bool, plot: Path | None, expert_profile: Path | None, jsonl: bool,
+    json_file: Path | None, **values: Any,
 ) -> int:  # fmt: skip
     """Run the tests of a list, and print what they gave."""
     workloads = _workloads(tests, ctx)
     settings = bench_settings(ctx or max(w.n_ctx for w in workloads), values)
     if jsonl and str(json_file) == "-":
         raise click.UsageError("--jsonl and --json - both go to standard output")
-    keep_apart([plot, json_file], [settings.model])
+    experts = check_expert_profile(expert_profile, settings)
+    keep_apart([plot, json_file, *experts], [settings.model])
     if plot is not None:
         check_plot(plot)
     if isa is not None:
@@ -55,7 +58,7 @@ def run(
         if warm_weights:
             with GGUFFile(model.path) as file, shown_progress("reading", "bytes") as progress:
                 touch_weights(file, progress=progress)
-        with bench_session(model, settings, chunk) as session:
+        with bench_session(model, settings, chunk) as session, profiled_experts(model, expert_profile):
             head = _head(model, session, settings, seed)
             floors = _floors(model, session, workloads)
             if not quiet:

@@ -40,7 +40,7 @@ def available_beside(models: Sequence[Model], simulated: int | None) -> int | No
     for model in models:
         if model.streams:
             stats = model.expert_stats()
-            found += stats.resident_bytes + stats.slot_bytes * sum(model.expert_map() > 0)
+            found += stats.resident_bytes + stats.slot_bytes * stats.n_slots
     return found
 
 

@@ -12,7 +12,7 @@ namespace ds4 {
 namespace {
 
 constexpr uint64_t kReadAtOnce = uint64_t{64} << 20;
-constexpr double kHalfLife = 128;  // tokens; see ExpertCache
+constexpr double kHalfLife = 8;  // tokens; see ExpertCache, and benchmarks/expert_trace.py for the number
 constexpr unsigned kDepth = 16;
 
 uint64_t rounded(uint64_t n) { return (n + stream::kAlignment - 1) / stream::kAlignment * stream::kAlignment; }

@@ -86,6 +86,7 @@ def test_every_option_in_the_help_is_accepted(
     """Help and parser cannot drift apart: every option that the help of ``ds4`` shows is run once (L091)."""
     text = tmp_path / "text.txt"
     text.write_text("one and two and three, " * 20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = {"MODEL": model_path, "MTP": mtp_path, "OUT": tmp_path / "out.json", "TEXT": text}
     for option, (values, others) in VALUES.items():
         words = [files.get(w, w) for w in [option, *values, *others]]
