@@ -12,6 +12,7 @@ from .opening import check_text, make_session, opened_model, read_text
 from .pace import Pace
 from .reply import Reply, make_reply
 from .settings import Settings
+from .steering import chosen_steering
 from .terminal import AnswerPrinter, ProgressLine, note
 
 _INTERRUPTED = 130
@@ -24,6 +25,7 @@ def run(settings: Settings) -> int:
     with opened_model(settings) as model:
         ids, thinking = prompt_tokens(model, settings, text)
         with make_session(model, settings, settings.ctx) as session:
+            session.set_steering(chosen_steering(model, settings))
             listener = Listener(quiet=settings.as_json)
             try:
                 reply = make_reply(

@@ -249,6 +249,20 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "type": Whole(0, (1 << 64) - 1), "metavar": "N",
         "help": "Seed of the drawing; random by default.",
     }),
+    # -- steering
+    "dir_steering_file": (("--dir-steering-file",), {
+        "type": _FILE, "metavar": "FILE", "multiple": True,
+        "help": "Directions to steer by (ds4 steer build); can be repeated.",
+    }),
+    "dir_steering_ffn": (("--dir-steering-ffn",), {
+        "type": FiniteFloat(-100.0, 100.0), "metavar": "F", "multiple": True,
+        "help": "Their scale on the outputs of the FFN: one for all files, or one for each. Default: 1 if the file was "
+        "made there or does not say, else 0.",
+    }),
+    "dir_steering_attn": (("--dir-steering-attn",), {
+        "type": FiniteFloat(-100.0, 100.0), "metavar": "F", "multiple": True,
+        "help": "Their scale on the outputs of attention. Default: 1 if the file was made there, else 0.",
+    }),
     # -- pace
     "power": (("--power",), {
         "type": Whole(1, 100), "metavar": "PERCENT", "default": 100, "show_default": True,
@@ -304,6 +318,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),
     "Sampling": ("tokens", "temp", "top_k", "top_p", "min_p", "seed"),
+    "Steering": ("dir_steering_file", "dir_steering_ffn", "dir_steering_attn"),
     "Pace": ("power",),
     "Output": ("json",),
     "Diagnostics": ("dump_tokens", "dump_logits", "dump_logprobs", "logprobs_top_k", "perplexity_file"),

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from shlex import split
 
-from ds4 import DS4Error, Model, Session, StateError
+from ds4 import DS4Error, Model, Session, StateError, Steering
 from ds4.chat import CompletionParser, Content
 
 from .chats import Chats, chats_directory
@@ -29,6 +29,7 @@ from .options import MAX_CONTEXT
 from .pace import FULL, Pace
 from .reply import Reply, make_reply
 from .settings import Settings
+from .steering import chosen_steering
 from .terminal import AnswerPrinter, describe, note, tell
 
 _MORE_HELP = """\
@@ -72,7 +73,9 @@ class Repl:
             f"context of {self._n_ctx} positions: {show_size(plan.total_session_bytes)}, "
             f"weights: {show_size(plan.weights_bytes)}"
         )
+        self._steering, self._steering_scale = chosen_steering(model, settings), 1.0
         self._session: Session = make_session(model, settings, self._n_ctx)
+        self._session.set_steering(self._steering)
         mode, warning = fitting_mode(settings.mode, self._n_ctx)
         if warning:
             note(f"warning: {warning}")
@@ -92,6 +95,7 @@ class Repl:
             Command("/ctx", "N", "go on in a context of N positions; the next message computes everything again",
                     self._set_context),
             Command("/power", "[N]", "work N percent of the time and rest between; alone: show it", self._set_power),
+            Command("/steer", "[F]", "multiply the scales of the directions by F, 0: none; alone: show", self._steer),
             Command("/read", "FILE", "send the content of a file as the next message", self._read, "file"),
             Command("/undo", "", "take back the last message and its answer", self._undo),
             Command("/retry", "", "answer the last message again", self._retry),
@@ -207,10 +211,30 @@ class Repl:
         if n_held >= n_ctx:
             raise CommandError(f"the conversation has {n_held} tokens; /ctx {n_held + 1} is the least")
         session = make_session(self._model, self._settings, n_ctx)
+        session.set_steering(self._scaled(self._steering_scale))
         self._session.close()
         self._session, self._n_ctx = session, n_ctx
         self._chat.mode, warning = fitting_mode(self._chat.mode, n_ctx)
         note(f"warning: {warning}" if warning else f"context {n_ctx}")
+
+    def _scaled(self, factor: float) -> list[Steering]:
+        return [one.times(factor) for one in self._steering]
+
+    def _steer(self, rest: str) -> None:
+        if not self._steering:
+            raise CommandError("there are no directions; begin with --dir-steering-file FILE")
+        if rest:
+            try:
+                factor = float(rest)
+            except ValueError:
+                raise CommandError("/steer needs a number") from None
+            self._session.set_steering(self._scaled(factor))
+            self._steering_scale = factor
+        for file, one in zip(self._settings.dir_steering_file, self._scaled(self._steering_scale), strict=True):
+            note(f"steering by {file}: FFN {one.ffn:g}, attention {one.attn:g}")
+        n = self._session.pos - self._session.steered_prefix
+        if n:
+            note(f"{_amount(n, 'position')} of the conversation were computed with other scales, and stay")
 
     def _set_power(self, rest: str) -> None:
         if rest:

@@ -16,6 +16,7 @@ from .opening import check_memory, check_text, opened_model
 from .options import FiniteFloat, SizeType, Whole, take
 from .output import keep_apart
 from .settings import Settings
+from .steering import chosen_steering
 from .terminal import note
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ at once."""
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
               help="Write down every prompt and answer; such a file holds private text.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Do not tell of each request.")
+@take("dir_steering_file", "dir_steering_ffn", "dir_steering_attn")
 @take("mtp", "mtp_draft", "mtp_margin")
 @take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
 @take("expert_cache", "ssd_streaming", "cold")
@@ -267,6 +269,7 @@ def _inside(
         keep_sessions=kept,
         trace=trace,
         draft=settings.draft,
+        steering=chosen_steering(model, settings),
         session={
             "threads": settings.threads,
             "affinity": settings.affinity,

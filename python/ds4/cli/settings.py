@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from ds4 import Draft
 from ds4.costs import MOST_DEPTH
+from ds4.steering import MAX_DIRECTIONS
 
 from .options import DEFAULT_CONTEXT, DEFAULT_TOKENS, OPTIONS, SECTIONS
 
@@ -49,6 +50,9 @@ class Settings:
     top_p: float = 1.0
     min_p: float = 0.05
     seed: int | None = None
+    dir_steering_file: tuple[Path, ...] = ()
+    dir_steering_ffn: tuple[float, ...] = ()
+    dir_steering_attn: tuple[float, ...] = ()
     power: int = 100
     as_json: bool = False
     dump_tokens: bool = False
@@ -63,6 +67,17 @@ class Settings:
             raise click.UsageError("--ssd-streaming and --expert-cache off contradict each other")
         if self.cold and self.cache is None:
             raise click.UsageError("--cold has no effect without --expert-cache or --ssd-streaming")
+        n_files = len(self.dir_steering_file)
+        if n_files > MAX_DIRECTIONS:
+            raise click.UsageError(f"{n_files} files for --dir-steering-file; at most {MAX_DIRECTIONS} act at a time")
+        for option, scales in (
+            ("--dir-steering-ffn", self.dir_steering_ffn),
+            ("--dir-steering-attn", self.dir_steering_attn),
+        ):
+            if scales and not n_files:
+                raise click.UsageError(f"{option} has no effect without --dir-steering-file")
+            if len(scales) not in (0, 1, n_files):
+                raise click.UsageError(f"{option} is given {len(scales)} times for {n_files} files")
 
     @property
     def cache(self) -> int | str | None:
@@ -104,7 +119,8 @@ class Settings:
 
 _DRAFTS = {"mtp_draft", "mtp_margin"}
 _MODEL, _SESSION, _PROMPT = (set(SECTIONS[name]) - _DRAFTS for name in ("Model", "Session", "Prompt"))
-_CHAT = _MODEL | _DRAFTS | _SESSION | {"system", "think", "think_max", "nothink", "power"} | set(SECTIONS["Sampling"])
+_CHAT = _MODEL | _DRAFTS | _SESSION | {"system", "think", "think_max", "nothink", "power"}
+_CHAT |= set(SECTIONS["Sampling"]) | set(SECTIONS["Steering"])
 _TEXT = {"prompt", "prompt_file"}
 
 _USED: dict[str, Collection[str]] = {

@@ -11,12 +11,13 @@ import click
 from ds4 import Model, Session, SteeringDirections
 from ds4.plotting import check_plot
 from ds4.steer import SteerPrompt, SweepRow, build_directions, parse_scales, read_prompts, sweep
+from ds4.steering import MAX_DIRECTIONS
 
 from .opening import check_text, make_session, opened_model
-from .options import MAX_CONTEXT, Whole, report_option, take
+from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 from .output import keep_apart, report_file
 from .settings import Settings
-from .steering import load_steering, scale_type
+from .steering import load_steering
 from .terminal import ProgressLine, note, tell
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -203,8 +204,8 @@ def _tokens(
 @click.option(
     "-n", "--tokens", type=Whole(1), default=160, show_default=True, metavar="N", help="Most tokens of an answer."
 )
-@click.option("--ffn-scale", type=scale_type, metavar="F", help="Factor for the outputs of the FFN.")
-@click.option("--attn-scale", type=scale_type, metavar="F", help="Factor for the outputs of attention.")
+@click.option("--ffn-scale", type=FiniteFloat(-100.0, 100.0), metavar="F", help="Factor for the outputs of the FFN.")
+@click.option("--attn-scale", type=FiniteFloat(-100.0, 100.0), metavar="F", help="Factor for the outputs of attention.")
 @click.option(
     "-c", "--ctx", type=Whole(1, MAX_CONTEXT), default=4096, show_default=True, metavar="N", help="Positions."
 )
@@ -226,9 +227,11 @@ def sweep_command(
     keep_apart([plot, json_file], [*files, prompt_file, settings.model])
     if plot is not None:
         check_plot(plot)
+    if len(files) > MAX_DIRECTIONS:
+        raise click.UsageError(f"{len(files)} direction files; at most {MAX_DIRECTIONS} act at a time")
     prompts = read_prompts(prompt_file, system=system)
     with report_file(json_file) as report, opened_model(settings) as model:
-        steering = load_steering(model, files, ffn_scale, attn_scale)
+        steering = load_steering(model, files, _given(ffn_scale), _given(attn_scale))
         for _ in _tokens(prompts, model, prompt_file, mode, ctx - 1):
             pass
         with make_session(model, settings, ctx) as session:
@@ -253,6 +256,10 @@ def sweep_command(
         plot_sweep(rows, plot)
         note(f"wrote {plot}")
     return 0
+
+
+def _given(scale: float | None) -> list[float]:
+    return [] if scale is None else [scale]
 
 
 def _swept(

@@ -5,42 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from ds4 import Model, Steering, SteeringDirections
-from ds4.steering import MAX_DIRECTIONS
 
-from .options import FiniteFloat
+from .settings import Settings
 
 
 def load_steering(
-    model: Model, files: Sequence[Path], ffn: float | None = None, attn: float | None = None
-) -> list[Steering]:
+    model: Model, files: Sequence[Path], ffn: Sequence[float] = (), attn: Sequence[float] = ()
+) -> tuple[Steering, ...]:
     """Read direction files that fit a model.
 
     Parameters
     ----------
-    ffn, attn : float or None
-        Scales of all of them. Without both, 1 at the outputs that a direction was made of, the FFN's if unknown;
-        with one of them, the other is 0.
+    ffn, attn : sequence of float
+        Scales: none, one for all files, or one for each. Without any, 1 at the outputs that a direction was made of,
+        the FFN's if unknown; with some of them only, the others are 0.
 
     Raises
     ------
     ValueError, OSError
         As `SteeringDirections.load`.
     """
-    if len(files) > MAX_DIRECTIONS:
-        raise click.UsageError(f"{len(files)} direction files; at most {MAX_DIRECTIONS} act at a time")
     shape = model.shape
     out = []
-    for file in files:
+    for i, file in enumerate(files):
         directions = SteeringDirections.load(file, n_layer=shape.n_layer, n_embd=shape.n_embd)
-        if ffn is None and attn is None:
-            out.append(Steering.in_place(directions))
+        if ffn or attn:
+            scales = [(scales[i] if len(scales) > 1 else scales[0]) if scales else 0.0 for scales in (ffn, attn)]
+            out.append(Steering(directions, *scales))
         else:
-            out.append(Steering(directions, ffn=ffn or 0.0, attn=attn or 0.0))
-    return out
+            out.append(Steering.in_place(directions))
+    return tuple(out)
 
 
-scale_type = FiniteFloat(-100.0, 100.0)
-"""Of scales on a command line."""
+def chosen_steering(model: Model, settings: Settings) -> tuple[Steering, ...]:
+    """Return what the options ask for; errors as `load_steering`."""
+    return load_steering(model, settings.dir_steering_file, settings.dir_steering_ffn, settings.dir_steering_attn)

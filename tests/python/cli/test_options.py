@@ -48,6 +48,9 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--top-p": (["0.9"], ONE_SHOT),
     "--min-p": (["0.1"], ONE_SHOT),
     "--seed": (["7"], ONE_SHOT),
+    "--dir-steering-file": (["DIRECTIONS"], ONE_SHOT),
+    "--dir-steering-ffn": (["0.5"], [*ONE_SHOT, "--dir-steering-file", "DIRECTIONS"]),
+    "--dir-steering-attn": (["-0.5"], [*ONE_SHOT, "--dir-steering-file", "DIRECTIONS"]),
     "--power": (["90"], ONE_SHOT),
     "--json": ([], ONE_SHOT),
     "--dump-tokens": ([], ["-p", "hi"]),
@@ -87,7 +90,12 @@ def test_every_option_in_the_help_is_accepted(
     text = tmp_path / "text.txt"
     text.write_text("one and two and three, " * 20)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directions = tmp_path / "directions.npz"
+    with package.Model.open(model_path) as model:
+        shape = model.shape.n_layer, model.shape.n_embd
+    package.SteeringDirections([[1.0] * shape[1]] * shape[0]).save(directions)
     files = {"MODEL": model_path, "MTP": mtp_path, "OUT": tmp_path / "out.json", "TEXT": text}
+    files["DIRECTIONS"] = directions
     for option, (values, others) in VALUES.items():
         words = [files.get(w, w) for w in [option, *values, *others]]
         if option not in ("--model", "--help", "--version"):

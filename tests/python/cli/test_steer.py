@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ds4.steering import SteeringDirections
 
@@ -97,3 +98,49 @@ def test_directions_of_another_model(ds4: Any, few: Path) -> None:
     done = ds4("steer", "sweep", "--direction", few / "d.npz", "--prompts", few / "heldout.jsonl")
     assert done.returncode == 1
     assert "1 layers of 8, the model has 5 layers of 256" in done.stderr
+
+
+def test_one_shot_and_conversation(ds4: Any, tmp_path: Path) -> None:
+    """The same message under several factors: what the session holds stays, and the answers differ."""
+    d = tmp_path / "d i r.npz"
+    values = np.random.default_rng(0).standard_normal((5, 256))
+    SteeringDirections(values, notes={"component": "attn_out"}).save(d)
+    ask = ["--nothink", "-p", "What is a cat? Explain in detail.", "-n", "30"]
+    plain = ds4(*ask)
+    strong = ds4(*ask, "--dir-steering-file", d, "--dir-steering-ffn", "-9", "--dir-steering-attn=-9")
+    off = ds4(*ask, "--dir-steering-file", d, "--dir-steering-ffn", "0")
+    assert plain.returncode == strong.returncode == off.returncode == 0, strong.stderr
+    assert plain.stdout == off.stdout != strong.stdout
+    lines = [
+        "/steer",
+        "What is a cat?",
+        "/steer -12",
+        "What is a cat?",
+        "/steer x",
+        "/steer 1e9",
+        "/ctx 700",
+        "/steer 0",
+    ]
+    done = ds4("--nothink", "-n", "20", "--dir-steering-file", d, stdin="\n".join(lines) + "\n")
+    assert done.returncode == 1  # two commands were wrong
+    assert "FFN 0, attention 1" in done.stderr and "FFN -0, attention -12" in done.stderr
+    assert "computed with other scales, and stay" in done.stderr
+    assert "/steer needs a number" in done.stderr and "a scale lies in -100..100" in done.stderr
+    assert "attention 0" in done.stderr
+    none = ds4("--nothink", stdin="/steer 1\n")
+    assert none.returncode == 1 and "--dir-steering-file" in none.stderr
+
+
+def test_scales_without_or_beside_files(ds4: Any, tmp_path: Path) -> None:
+    d = tmp_path / "d.npz"
+    SteeringDirections([[1.0] * 256] * 5).save(d)
+    for text, *words in [
+        ("no effect without --dir-steering-file", "-p", "hi", "--dir-steering-ffn", "1"),
+        ("is given 2 times for 3 files", "-p", "hi", *["--dir-steering-file", d] * 3, *["--dir-steering-ffn", "1"] * 2),
+        ("at most 8", "-p", "hi", *["--dir-steering-file", d] * 9),
+        ("at most 100", "-p", "hi", "--dir-steering-file", d, "--dir-steering-attn", "1e30"),
+        ("has no effect", "-p", "hi", "--dump-tokens", "--dir-steering-file", d),
+    ]:
+        done = ds4(*words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert text in done.stderr, done.stderr

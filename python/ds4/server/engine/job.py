@@ -125,6 +125,12 @@ class Job:
                 self.errand = self._fetch
         elif placement.replaced is not None:
             placement.replaced.session.close()
+        if self.errand is None:
+            self._steer(placement.slot)
+
+    def _steer(self, slot: Slot) -> None:
+        if slot.steering != self.prepared.steering:
+            slot.steer(self.prepared.steering)
 
     # Errands
 
@@ -154,6 +160,10 @@ class Job:
         """Save what is about to be lost, then load a stored state if it helps: found first, lest it make room."""
         slot, placement, storage = self.slot, self._placement, self._storage
         assert slot is not None and placement is not None and storage is not None
+        if slot.steering != self.prepared.steering:
+            if slot.tokens:
+                storage.save(slot, "evict")
+            self._steer(slot)
         found = storage.find(slot, self.tokens, self.prepared.key, placement.kept)
         if placement.replaced is not None:
             storage.save(placement.replaced, "evict")

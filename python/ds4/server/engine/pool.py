@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...session import Session
+from ...steering import Steering
 
 log = logging.getLogger("ds4.server")
 
@@ -33,6 +34,8 @@ class Slot:
         Another thread is at work in the session.
     saved : int
         Position at which the session is in the store; 0 for none.
+    steering : tuple of Steering
+        What all it holds was steered with.
     blocks : dict of str to str
         What the store is to keep of the turns with calls, see `replay.stored_blocks`.
     """
@@ -46,6 +49,7 @@ class Slot:
         self.broken = False
         self.parked = False
         self.saved = 0
+        self.steering: tuple[Steering, ...] = ()
         self.blocks: dict[str, str] = {}
 
     def reachable(self, common: int) -> int:
@@ -54,6 +58,15 @@ class Slot:
         if common >= pos:
             return pos
         return max((at for at in self.session.checkpoints if at <= common), default=0)
+
+    def steer(self, steering: tuple[Steering, ...]) -> None:
+        """Begin anew with another steering."""
+        self.session.reset()
+        self.tokens = array("i")
+        self.turn = self.saved = 0
+        self.blocks = {}
+        self.session.set_steering(steering)
+        self.steering = steering
 
     def look(self) -> None:
         """Read from the session what it holds, after a call that was broken off."""
@@ -112,23 +125,24 @@ class Pool:
         self._clock = 0
         self.slots: list[Slot] = []
 
-    def take(self, tokens: array[int], owner: object) -> Placement:
+    def take(self, tokens: array[int], owner: object, steering: tuple[Steering, ...] = ()) -> Placement:
         """Give a prompt the session that has most of it; there must be one that is not busy.
 
-        Which session it is has no influence on what is computed.
+        Which session it is has no influence on what is computed: one of other steering has nothing of the prompt. What
+        such a one holds is there still; `Slot.steer` is for the owner to call, who may save it before.
         """
         idle = [slot for slot in self.slots if slot.owner is None]
-        placement = self._placed(idle, tokens)
+        placement = self._placed(idle, tokens, steering)
         placement.slot.owner = owner
         self._clock += 1
         placement.slot.used = self._clock
         return placement
 
-    def _placed(self, idle: list[Slot], tokens: array[int]) -> Placement:
+    def _placed(self, idle: list[Slot], tokens: array[int], steering: tuple[Steering, ...]) -> Placement:
         best: Slot | None = None
         most = shared = 0
         for slot in self.slots:
-            if slot.parked:
+            if slot.parked or slot.steering != steering:
                 continue
             common = common_prefix(slot.tokens, tokens)
             kept = slot.reachable(common)
@@ -165,7 +179,7 @@ class Pool:
         except MemoryError:
             return None
         target = Slot(copy)
-        target.tokens, target.turn = source.tokens[:], source.turn
+        target.tokens, target.turn, target.steering = source.tokens[:], source.turn, source.steering
         replaced = None
         if len(self.slots) >= self.most or not all(slot.tokens for slot in spare):
             replaced = min(spare, key=lambda slot: (bool(slot.tokens), slot.used))

@@ -13,6 +13,7 @@ from ...chat.messages import check_tools
 from ...chat.protocol import BOS, END_THINK, EOS, THINK
 from ...grammar import Grammar
 from ...sampling import Sampler
+from ...steering import Steering
 from ...tokenizer import Tokenizer
 from ..contract import JsonObject, Named, Request, RequestError
 from .bounded import BoundedDict
@@ -69,6 +70,8 @@ class Prepared:
     blocks : mapping of str to str
         Of the former: what the store keeps of them, see `stored_blocks`.
     notes : tuple of str
+    steering : tuple of Steering
+        What the prompt and the answer are steered with.
     """
 
     request: Request
@@ -84,6 +87,7 @@ class Prepared:
     n_unknown: int = 0
     blocks: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    steering: tuple[Steering, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class Preparer:
             Something in the request cannot be done, or the prompt does not fit.
         """
         check_request(request)
+        steering = steering_of(request, self._settings.steering)
         notes: list[str] = []
         if request.effort == "max" and self._settings.n_ctx < EFFORT_MAX_CONTEXT:
             notes.append(f"effort max is made for a context of {EFFORT_MAX_CONTEXT} tokens or more")
@@ -165,6 +170,7 @@ class Preparer:
             n_unknown=rendered.n_unknown,
             blocks=rendered.blocks,
             notes=(*notes, *remarks),
+            steering=steering,
         )
 
     def count(self, request: Request) -> int:
@@ -353,8 +359,31 @@ def check_request(request: Request) -> None:
     except ValueError as error:
         raise RequestError(str(error), param=_param(str(error))) from None
     _check_choice(request)
-    if request.steering is not None:
+
+
+def steering_of(request: Request, steering: tuple[Steering, ...]) -> tuple[Steering, ...]:
+    """Return what a request is steered with: what the server has, times the factor of the request; of 0 nothing.
+
+    Raises
+    ------
+    RequestError
+        The server has no steering, or the field is not {"scale": number}, or the scale is too large.
+    """
+    asked = request.steering
+    if asked is None:
+        return steering
+    if not steering:
         raise RequestError("this server has no steering", param="steering", code="unsupported")
+    unknown = sorted(str(name) for name in set(asked) - {"scale"})
+    if unknown:
+        raise RequestError(f"steering has no field {unknown[0]!r}; it has scale", param=f"steering.{unknown[0]}")
+    scale = asked.get("scale", 1.0)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise RequestError(f"steering.scale must be a number, not {scale!r}", param="steering.scale")
+    try:
+        return tuple(one.times(scale) for one in steering) if scale else ()
+    except (ValueError, OverflowError) as error:
+        raise RequestError(f"steering.scale cannot be that: {error}", param="steering.scale") from None
 
 
 def declared_tools(request: Request) -> list[Mapping[str, Any]]:

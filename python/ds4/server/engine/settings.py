@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...speculation import Draft
+from ...steering import Steering
 
 DEFAULT_MAX_TOKENS = 393_216
 
@@ -42,6 +43,8 @@ class Settings:
         Bound of the memory for texts that were tokenized.
     draft : Draft or None
         How tokens are guessed, while one request alone is worked on; never when None. The model needs an MTP block.
+    steering : tuple of Steering
+        What every answer is steered with, unless its request says otherwise; requests can scale it.
     session : mapping
         More options of `ds4.Model.session`, such as threads and chunk.
     trace : path-like or None
@@ -61,6 +64,7 @@ class Settings:
     turn_memory_bytes: int = 32 << 20
     text_cache_bytes: int = 32 << 20
     draft: Draft | None = None
+    steering: tuple[Steering, ...] = ()
     session: Mapping[str, Any] = field(default_factory=dict)
     trace: str | os.PathLike[str] | None = None
 

@@ -198,7 +198,7 @@ class Worker:
                 job = self._waiting.popleft()
                 self._n_active += 1
             try:
-                placement = self._pool.take(job.tokens, job)
+                placement = self._pool.take(job.tokens, job, job.prepared.steering)
                 job.place(placement)
                 self._active.append(job)
                 self._park(job)
