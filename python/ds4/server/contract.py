@@ -114,7 +114,7 @@ class Request:
         None for none, else how many alternatives are reported at each token, 0..20.
     response_format : JsonObject, JsonSchema or None
     steering : mapping or None
-        Steering of this request, as the client sent it.
+        As the client sent it: {"scale": F} multiplies the scales of the server's directions.
     id : str
         Names the request in logs and in the trace.
     """

@@ -196,6 +196,23 @@ def test_wrong_directions_leave_the_steering_as_it_was(tiny: ds4.Model, tokens: 
 # ---------------------------------------------------------------------------------------- in mid-conversation
 
 
+def test_guesses_that_were_computed_before_a_change_are_dropped(tiny: ds4.Model, tokens: list[int]) -> None:
+    d = Steering(random_directions(tiny))
+    with tiny.session(n_ctx=64) as session:
+        session.eval(tokens[:10])
+        session.eval_ahead(tokens[10], tokens[11:14])
+        assert session.ahead == 3
+        session.set_steering(d)
+        assert session.ahead == 0
+        session.eval(tokens[11:20])
+        steered = session.logits()
+    with tiny.session(n_ctx=64) as session:
+        session.eval(tokens[:11])
+        session.set_steering(d)
+        session.eval(tokens[11:20])
+        np.testing.assert_array_equal(session.logits(), steered)
+
+
 def test_a_change_keeps_what_is_held(tiny: ds4.Model, tokens: list[int]) -> None:
     d = Steering(random_directions(tiny))
     with tiny.session(n_ctx=256) as session, tiny.session(n_ctx=256, chunk=9) as other:
