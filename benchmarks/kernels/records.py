@@ -64,7 +64,7 @@ RECORDS = {
     ),
     "experts": _record(
         "Experts", ("weight", "gate up down"), ("ref", "x ids weights y"), ("u32", "n k quantized"), ("f32", "clamp"),
-        ("importance", "importance"),
+        ("importance", "importance"), ("u32", "work"), ("ref", "places chosen"),
     ),
     "swiglu": _record("Swiglu", ("ref", "a b"), ("u64", "count"), ("f32", "clamp")),
 }  # fmt: skip
