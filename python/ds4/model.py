@@ -2,136 +2,43 @@
 
 from __future__ import annotations
 
-import operator
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ._native import _model, _session
 from .activations import At, activations
 from .budget import available_memory, cache_bytes, expert_plan, parse_size
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
-from .experts import ExpertRecorder, ExpertStats, ReadOptions, stats_of
+from .experts import ReadOptions
 from .gguf import GGUFFile, Metadata, encode_path
+from .model_experts import ModelExperts, measure_reads
+from .model_options import (
+    DEFAULT_CHECKPOINT_BYTES,
+    DEFAULT_CHECKPOINT_EVERY,
+    DEFAULT_CHUNK,
+    DEFAULT_N_CTX,
+    MAX_N_CTX,
+    check_checkpoints,
+    check_choice,
+    check_range,
+    places,
+)
 from .sampling import Sampler
 from .session import Progress, Session
+from .shapes import MemoryPlan, Shape
 from .token_ids import Tokens
 from .tokenizer import Tokenizer
 
 __all__ = ["MemoryPlan", "Model", "Shape", "diagnose", "measure_reads"]
 
-DEFAULT_N_CTX = 32_768
-DEFAULT_CHUNK = 512
-DEFAULT_CHECKPOINT_EVERY = 1024
-DEFAULT_CHECKPOINT_BYTES = 256 << 20
-MAX_N_CTX = 1_048_576
-
 _EMBEDDED = "ds4-tiny.gguf"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Every number that decides the arithmetic of a model; names follow the keys of the file.
-
-    Attributes
-    ----------
-    name : str
-        Name of the shape: "flash", "pro", "ds4-tiny", ...
-    n_layer, n_embd, n_vocab : int
-        Layers, width of the residual stream, token ids.
-    n_head, head_dim, n_rot : int
-        Attention heads, their width, and how many of its last values are rotated.
-    q_lora, o_lora, o_groups : int
-        Ranks of the query and output projections, and the groups of the latter.
-    n_expert, n_expert_used, n_expert_shared, n_ff : int
-        Routed experts, how many a token uses, shared experts, and an expert's width.
-    n_hash_layer : int
-        Leading layers whose experts are chosen by the token id.
-    window : int
-        Exact rows that attention sees.
-    n_index_head, index_dim, index_top_k : int
-        Heads of the indexer, their width, and how many compressed rows it chooses.
-    n_hc, sinkhorn_iterations : int
-        Residual streams, and the steps that balance their mixing.
-    expert_scale, norm_eps, hc_eps, swiglu_clamp : float
-        Factor of the routed experts, two guards of divisions, and the bound of gate and up.
-    rope_base, compress_rope_base, yarn_factor, yarn_beta_fast, yarn_beta_slow : float
-    yarn_original_ctx : int
-        Rotation of layers without and with compression.
-    compress_ratio : tuple of int
-        Per layer: positions that share a compressed row, or 0.
-    """
-
-    name: str
-    n_layer: int
-    n_embd: int
-    n_vocab: int
-    n_head: int
-    head_dim: int
-    n_rot: int
-    q_lora: int
-    o_lora: int
-    o_groups: int
-    n_expert: int
-    n_expert_used: int
-    n_expert_shared: int
-    n_ff: int
-    n_hash_layer: int
-    window: int
-    n_index_head: int
-    index_dim: int
-    index_top_k: int
-    n_hc: int
-    sinkhorn_iterations: int
-    expert_scale: float
-    norm_eps: float
-    hc_eps: float
-    swiglu_clamp: float
-    rope_base: float
-    compress_rope_base: float
-    yarn_factor: float
-    yarn_beta_fast: float
-    yarn_beta_slow: float
-    yarn_original_ctx: int
-    compress_ratio: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Memory of a session, in bytes.
-
-    Attributes
-    ----------
-    weights_bytes : int
-        Mapped from the file and shared by all sessions; of a model that streams, the other weights and the cache.
-    window_bytes, compressed_bytes, indexer_bytes, compressor_bytes : int
-        Exact rows, compressed rows, rows of the indexer, and unfinished groups.
-    scratch_bytes : int
-        Work space of a chunk.
-    checkpoint_bytes : int
-        Checkpoints, when there are as many as the options allow.
-    total_session_bytes : int
-        All but the weights.
-    """
-
-    weights_bytes: int
-    window_bytes: int
-    compressed_bytes: int
-    indexer_bytes: int
-    compressor_bytes: int
-    scratch_bytes: int
-    checkpoint_bytes: int
-    total_session_bytes: int
 
 
 class _LazyTokenizer:
@@ -151,7 +58,7 @@ class _LazyTokenizer:
             return self._tokenizer
 
 
-class Model:
+class Model(ModelExperts):
     """The weights of one GGUF file. Open one with `Model.open` or `Model.open_embedded`.
 
     A model is immutable and may be used from many threads. Sessions keep the weights they need, so closing a model
@@ -245,7 +152,7 @@ class Model:
             plan = expert_plan([path] if mtp is None else [path, mtp])
             return cache_bytes(plan, available_memory(), needed)
         size = parse_size(asked) if isinstance(asked, str) else asked
-        _check_range("expert_cache", size, (1 << 63) - 1)
+        check_range("expert_cache", size, (1 << 63) - 1)
         return size
 
     @staticmethod
@@ -317,118 +224,6 @@ class Model:
         """16 bytes that identify the metadata, the directory and the first 64 bytes of every tensor."""
         return self._open().fingerprint()
 
-    @property
-    def streams(self) -> bool:
-        """Whether routed experts are read when they are needed (`expert_cache` of `open`)."""
-        return self._open().streams()
-
-    def expert_stats(self) -> ExpertStats:
-        """Return the figures of the expert cache.
-
-        Raises
-        ------
-        StateError
-            The model was opened without one.
-        """
-        return stats_of(self._open())
-
-    def expert_map(self) -> NDArray[np.uint8]:
-        """Return the place of every expert: 0 in the file, 1 being read, 2 in memory, 3 in use.
-
-        Returns
-        -------
-        ndarray of uint8, shape (n_experts,)
-            Of all blocks in order, `ExpertBlock.n_experts` each.
-
-        Raises
-        ------
-        StateError
-            The model was opened without an expert cache.
-        """
-        native = self._open()
-        out = np.zeros(native.expert_stats()["n_experts"], np.uint8)
-        native.expert_map(out)
-        return out
-
-    def expert_heat(self) -> NDArray[np.float32]:
-        """Return how often every expert was selected lately, in the order of `expert_map`: what the cache goes by.
-
-        Returns
-        -------
-        ndarray of float32, shape (n_experts,)
-            Selections; one is worth half after some tokens of its layer.
-
-        Raises
-        ------
-        StateError
-            The model was opened without an expert cache.
-        """
-        native = self._open()
-        out = np.zeros(native.expert_stats()["n_experts"], np.float32)
-        native.expert_heat(out)
-        return out
-
-    def set_expert_heat(self, values: NDArray[np.float32]) -> None:
-        """Replace what `expert_heat` returns, by that of an earlier run.
-
-        Raises
-        ------
-        ValueError
-            There is not one value for every expert.
-        StateError
-            The model was opened without an expert cache.
-        """
-        self._open().expert_set_heat(np.ascontiguousarray(values, np.float32))
-
-    @contextmanager
-    def record_experts(self, most_rows: int = 4_000_000) -> Iterator[ExpertRecorder]:
-        """Record what the routers of all sessions select while the context lasts.
-
-        Parameters
-        ----------
-        most_rows : int
-            Rows that are kept, one for every token of a block; later ones are counted only.
-
-        Yields
-        ------
-        ExpertRecorder
-            Its `read` returns what was recorded, also after the end of the context, until another one begins.
-
-        Raises
-        ------
-        StateError
-            The model was opened without an expert cache.
-        """
-        _check_range("most_rows", most_rows, 1 << 32)
-        native = self._open()
-        native.expert_trace_start(most_rows)
-        try:
-            yield ExpertRecorder(native)
-        finally:
-            native.expert_trace_stop()
-
-    def preload_experts(self, n: int | None = None, *, progress: Progress | None = None) -> None:
-        """Read experts that were selected most often (`expert_heat`) into the cache, until `n` places are filled.
-
-        Parameters
-        ----------
-        n : int, optional
-            All places when not given.
-        progress : callable, optional
-            Called with (done, total), in experts. What it raises ends the call and is passed on; what was read stays.
-
-        Raises
-        ------
-        OSError
-            An expert cannot be read.
-        StateError
-            The model was opened without an expert cache.
-        """
-        native = self._open()
-        if n == 0:
-            return
-        native.expert_preload(0 if n is None else n, progress)
-
     # What it does
 
     def session(
@@ -490,18 +285,18 @@ class Model:
             There is not enough memory.
         """
         native = self._open()
-        _check_range("n_ctx", n_ctx, MAX_N_CTX)
+        check_range("n_ctx", n_ctx, MAX_N_CTX)
         if chunk is not None:
-            _check_range("chunk", chunk, 4096)
-        places, n_places = _places(affinity)
+            check_range("chunk", chunk, 4096)
+        cpus, n_places = places(affinity)
         if threads is None and n_places:
             threads = n_places
         if threads is not None:
-            _check_range("threads", threads, 256)
-        _check_choice("numa", numa, ("none", "interleave"))
-        _check_choice("activations", activations, ("float32", "quantized"))
-        _check_choice("rows", rows, ("f16", "f32"))
-        _check_checkpoints(checkpoint_every, checkpoint_bytes)
+            check_range("threads", threads, 256)
+        check_choice("numa", numa, ("none", "interleave"))
+        check_choice("activations", activations, ("float32", "quantized"))
+        check_choice("rows", rows, ("f16", "f32"))
+        check_checkpoints(checkpoint_every, checkpoint_bytes)
         if mtp and not native.has_mtp():
             raise ValueError("mtp=True, but the model has no MTP block; give its file to Model.open")
         inner = _session.Session(
@@ -513,7 +308,7 @@ class Model:
             rows == "f16",
             activations == "quantized",
             bool(mtp),
-            places,
+            cpus,
             numa == "interleave",
             checkpoint_every,
             checkpoint_bytes,
@@ -533,13 +328,13 @@ class Model:
     ) -> MemoryPlan:
         """Return the memory that a session with these settings takes at most, without making one."""
         native = self._open()
-        _check_range("n_ctx", n_ctx, MAX_N_CTX)
-        _check_range("chunk", chunk, 4096)
-        _check_choice("rows", rows, ("f16", "f32"))
+        check_range("n_ctx", n_ctx, MAX_N_CTX)
+        check_range("chunk", chunk, 4096)
+        check_choice("rows", rows, ("f16", "f32"))
         if threads is None:
             threads = _session.default_threads()
-        _check_range("threads", threads, 256)
-        _check_checkpoints(checkpoint_every, checkpoint_bytes)
+        check_range("threads", threads, 256)
+        check_checkpoints(checkpoint_every, checkpoint_bytes)
         plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads, checkpoint_every, checkpoint_bytes)
         if native.streams():
             stats = native.expert_stats()
@@ -743,27 +538,6 @@ class Model:
         return self._native
 
 
-def measure_reads(
-    path: str | os.PathLike[str], n_bytes: int, count: int, *, reads: ReadOptions | None = None, seed: int = 0
-) -> float:
-    """Return what the disk of a file gives: bytes a second of `count` reads of `n_bytes` from random places.
-
-    Raises
-    ------
-    OSError
-        A read failed.
-    ValueError
-        The file is shorter than one read, or an option is out of range.
-    BackendUnavailableError
-        io_uring was asked for and the system has none.
-    """
-    _check_range("n_bytes", n_bytes, (1 << 63) - 1)
-    _check_range("count", count, (1 << 32) - 1)
-    return _model.measure_reads(
-        encode_path(path), os.fsdecode(path), *(reads or ReadOptions()).numbers(), n_bytes, count, seed
-    )
-
-
 def diagnose(file: GGUFFile) -> tuple[str, str]:
     """Compare a file with the shapes that ds4 runs, without opening it as a model.
 
@@ -786,33 +560,3 @@ def diagnose(file: GGUFFile) -> tuple[str, str]:
     """
     shape, report = _model.diagnose(file.native)
     return str(shape["name"]), report
-
-
-def _check_range(name: str, value: SupportsIndex, most: int, least: int = 1) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be int, not {type(value).__name__}")
-    if not least <= operator.index(value) <= most:
-        raise ValueError(f"{name} must be in {least}..{most}, not {value}")
-
-
-def _check_checkpoints(every: int, n_bytes: int) -> None:
-    _check_range("checkpoint_every", every, MAX_N_CTX, 0)
-    _check_range("checkpoint_bytes", n_bytes, (1 << 63) - 1, 0)
-
-
-def _places(affinity: str | Sequence[int]) -> tuple[str, int]:
-    """The text that the core reads, and how many processors it lists (0 for "none" and "auto")."""
-    if not isinstance(affinity, str):
-        numbers = [operator.index(cpu) for cpu in affinity]
-        if not numbers or min(numbers) < 0:
-            raise ValueError(f"affinity must name processors, not {affinity!r}")
-        return ",".join(map(str, numbers)), len(numbers)
-    if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", affinity):
-        return affinity, 0  # the core knows the words and refuses the rest
-    ends = [part.split("-") for part in affinity.split(",")]
-    return affinity, sum(max(int(end[-1]) - int(end[0]) + 1, 0) for end in ends)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

@@ -28,7 +28,7 @@ def test_all_equals_the_public_names() -> None:
 
 def test_all_is_what_the_modules_of_the_floor_offer() -> None:
     """A public class of a module is a public class of the package, functions by choice."""
-    for home in ("errors", "experts", "gguf", "library", "model", "sampling", "session", "stops"):
+    for home in ("errors", "experts", "gguf", "library", "model", "sampling", "session", "shapes", "stops"):
         module = importlib.import_module(f"ds4.{home}")
         for name in module.__all__:
             value = getattr(module, name)
