@@ -129,11 +129,14 @@ class ExpertPlan:
         Memory of one expert in the cache: room for the largest one.
     n_experts : int
         Routed experts of all blocks.
+    read_bytes : int
+        The longest single read: an expert whose parts are side by side, else one of its parts.
     """
 
     resident_bytes: int
     slot_bytes: int
     n_experts: int
+    read_bytes: int = 0
 
     @property
     def all_bytes(self) -> int:
@@ -154,7 +157,7 @@ def expert_plan(paths: Iterable[str | os.PathLike[str]]) -> ExpertPlan:
     OSError, ModelFileError
         A file cannot be opened, or is damaged.
     """
-    resident = slot = n_experts = 0
+    resident = slot = n_experts = longest = 0
     for path in paths:
         with GGUFFile(path) as file:
             blocks: dict[str, dict[str, WeightView]] = defaultdict(dict)
@@ -167,12 +170,14 @@ def expert_plan(paths: Iterable[str | os.PathLike[str]]) -> ExpertPlan:
             for parts in blocks.values():
                 views = [parts[part] for part in PARTS if part in parts]
                 n_experts += views[0].n_matrices
-                slot = max(slot, *(_slot(views, i) for i in range(views[0].n_matrices)))
-    return ExpertPlan(resident, slot, n_experts)
+                for expert in range(views[0].n_matrices):
+                    lengths = _reads(views, expert)
+                    slot, longest = max(slot, sum(lengths)), max(longest, *lengths)
+    return ExpertPlan(resident, slot, n_experts, longest)
 
 
-def _slot(views: list[WeightView], expert: int) -> int:
-    """Return the bytes that an expert's parts take when whole pages are read; close neighbours are read at once."""
+def _reads(views: list[WeightView], expert: int) -> list[int]:
+    """Return the bytes of the reads of an expert: whole pages; close neighbours are read at once."""
     runs: list[list[int]] = []
     for view in views:
         begin = view.holder.offset + view.first + expert * view.stride
@@ -181,7 +186,7 @@ def _slot(views: list[WeightView], expert: int) -> int:
             runs[-1][1] = end
         else:
             runs.append([begin, end])
-    return sum(-(-(begin % _PAGE + end - begin) // _PAGE) * _PAGE for begin, end in runs)
+    return [-(-(begin % _PAGE + end - begin) // _PAGE) * _PAGE for begin, end in runs]
 
 
 def cache_bytes(plan: ExpertPlan, available: int | None, session_bytes: int) -> int:

@@ -6,15 +6,14 @@ every expert (`Model.expert_heat`), and 16 bytes of BLAKE2b over all that.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import struct
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .user_cache import user_cache, write_private
 
 __all__ = ["hotness_file", "read_hotness", "write_hotness"]
 
@@ -32,10 +31,7 @@ def hotness_file(fingerprint: bytes) -> Path:
     RuntimeError
         The user has no home directory.
     """
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path is to be ignored, says the specification of these directories.
-    base = Path(root) if os.path.isabs(root) else Path.home() / ".cache"
-    return base / "ds4" / "experts" / f"{fingerprint.hex()}.heat"
+    return user_cache() / "experts" / f"{fingerprint.hex()}.heat"
 
 
 def read_hotness(path: Path, fingerprint: bytes, n_experts: int) -> NDArray[np.float32]:
@@ -76,15 +72,4 @@ def write_hotness(path: Path, fingerprint: bytes, values: NDArray[np.float32]) -
         It cannot be written.
     """
     body = _HEAD.pack(_MAGIC, _VERSION, len(values), fingerprint) + np.asarray(values, "<f4").tobytes()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)  # mode 0600
-    try:
-        with open(handle, "wb") as file:
-            file.write(body + hashlib.blake2b(body, digest_size=_CHECK).digest())
-            file.flush()
-            os.fsync(handle)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_private(path, body + hashlib.blake2b(body, digest_size=_CHECK).digest())

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.skipif(not (PACKAGE.is_dir() and CORE.is_dir()), reason
 # the text rooms but `model`, which brings the two together.
 LOWEST = {"_version", "errors", "progress"}
 TEXT = {"chat", "tokenizer", "tokenizer_json", "stops"}
-ENGINE = ["plotting", "library", "gguf", "gguf_experts", "budget", "hotness"]
+ENGINE = ["plotting", "library", "gguf", "gguf_experts", "budget", "user_cache", "hotness"]
 ENGINE += ["file_range", "gguf_partial", "gguf_writer"]
 ENGINE += ["sampling", "importance", "profile", "model_options", "experts", "token_ids", "state_arrays", "steering"]
-ENGINE += ["session_state", "costs", "speculation", "session", "activations", "shapes", "model_experts", "model"]
+ENGINE += ["session_state", "costs", "speculation", "session", "activations", "shapes", "model_experts", "model", "read_depth"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
 TOOLS = {"grammar", "imatrix", "kvstore"}  # files that more than one program reads
 PROGRAMS = {"server", "bench", "eval", "quantize", "score", "steer"}

@@ -99,7 +99,7 @@ _NOT_DRAFTS = ("plot", "expert_profile")
     help="Of the random tokens of --tests.",
 )  # fmt: skip
 @take("backend", "cpu", "threads", "affinity", "numa", "no_qat", "activations", "force_memory", "simulate_memory")
-@take("expert_cache", "ssd_streaming")
+@take("expert_cache", "ssd_streaming", "read_depth")
 @click.option("--isa", metavar="NAME", help="Use at most this CPU kernel variant: base, avx2, avx512, ...")
 @click.option(
     "--bandwidth",

@@ -162,7 +162,7 @@ class _Files:
 )  # fmt: skip
 @click.option("--self-test-extractors", is_flag=True, help="Check the graders on texts with known results, and exit.")
 @take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory", "no_qat")
-@take("expert_cache", "ssd_streaming", "cold")
+@take("expert_cache", "ssd_streaming", "read_depth", "cold")
 @take("activations")
 @click.pass_context
 def command(

@@ -114,7 +114,8 @@ NAME.partial.SUFFIX after every so many prompts. Run the rest with --skip and me
 @click.option("--max-tokens", type=Whole(1), metavar="N", help="Most tokens to use.")
 @click.option("--skip", type=Whole(0), default=0, metavar="N", help="Leave out the first prompts.")
 @click.option("--save-every", type=Whole(1), metavar="N", help="Keep what was gathered after every N prompts.")
-@take("mtp", "threads", "activations", "force_memory", "simulate_memory", "expert_cache", "ssd_streaming", "cold")
+@take("mtp", "threads", "activations", "force_memory", "simulate_memory")
+@take("expert_cache", "ssd_streaming", "read_depth", "cold")
 @_PLOT
 @report_option
 @_FORCE

@@ -10,13 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ds4 import Model
-from ds4.budget import available_memory, cache_bytes, expert_plan, parse_size, show_size
+from ds4.budget import (
+    SPARE_SHARE,
+    ExpertPlan,
+    available_memory,
+    cache_bytes,
+    expert_plan,
+    parse_size,
+    show_size,
+)
 
 __all__ = [
     "MemoryRefusedError",
     "available_beside",
     "available_memory",
     "choose_cache",
+    "divide_memory",
     "parse_size",
     "require_memory",
     "show_size",
@@ -91,14 +100,23 @@ def require_memory(
 
 
 def choose_cache(
-    paths: Sequence[Path], asked: int | str, available: int | None, session_bytes: int, *, n_ctx: int, force: bool
+    plan: ExpertPlan,
+    path: Path,
+    asked: int | str,
+    available: int | None,
+    session_bytes: int,
+    *,
+    n_ctx: int,
+    force: bool,
 ) -> tuple[int, list[str]]:
     """Return the bytes of an expert cache, and lines about what it and the rest take.
 
     Parameters
     ----------
-    paths : sequence of Path
-        The files of the model.
+    plan : ExpertPlan
+        The model.
+    path : Path
+        Its file, for the text.
     asked : int or "auto"
         Bytes, or as much as is left.
     available : int or None
@@ -115,9 +133,8 @@ def choose_cache(
     MemoryRefusedError
         The smallest possible cache does not fit, or what was asked for is less than that.
     """
-    plan = expert_plan(paths)
     if not plan.n_experts:
-        raise MemoryRefusedError(f"{paths[0]}: there are no routed experts to stream")
+        raise MemoryRefusedError(f"{path}: there are no routed experts to stream")
     smallest = plan.slot_bytes
     if asked != "auto" and int(asked) < smallest:
         raise MemoryRefusedError(
@@ -148,3 +165,23 @@ def choose_cache(
         + (f" of {show_size(available)}" if available is not None else "")
     )
     return size, lines
+
+
+def divide_memory(available: int, needs: tuple[int, int]) -> tuple[int, int]:
+    """Divide memory between two models: half of it each, and what one does not need is the other's.
+
+    Parameters
+    ----------
+    available : int
+        Bytes for both.
+    needs : tuple of int
+        What each takes at most.
+    """
+    # An automatic budget leaves a part of its memory free.
+    first, second = (n + n // (SPARE_SHARE - 1) + 1 for n in needs)
+    half = available // 2
+    if first < half:
+        return first, available - first
+    if second < half:
+        return available - second, second
+    return half, available - half

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4 import GGUFFile, Model, Session, WeightDataError
+from ds4 import GGUFFile, Model, ReadOptions, Session, WeightDataError
+from ds4.budget import ExpertPlan, expert_plan
 
-from .memory import available_beside, available_memory, choose_cache, require_memory
+from .disk import best_reads
+from .memory import available_beside, available_memory, choose_cache, divide_memory, require_memory
 from .settings import Settings
 from .terminal import ProgressLine, note
 from .warmth import warmed_up
@@ -21,7 +23,7 @@ _EMBEDDED_NOTE = (
 
 
 @contextmanager
-def opened_model(settings: Settings, *, n_sessions: int = 1, share: int = 1) -> Iterator[Model]:
+def opened_model(settings: Settings, *, n_sessions: int = 1, room: int | None = None) -> Iterator[Model]:
     """Open the model; say what a user should know about it, and look through the weights when asked to.
 
     Parameters
@@ -30,25 +32,20 @@ def opened_model(settings: Settings, *, n_sessions: int = 1, share: int = 1) -> 
         What the options say.
     n_sessions : int
         Sessions that an automatic expert cache leaves room for, within an eighth of the memory.
-    share : int
-        How many models share the memory.
+    room : int, optional
+        Memory for this model and its sessions, if that is not all there is.
 
     Raises
     ------
     MemoryRefusedError
         There is no room for the expert cache.
     """
-    path: Path
+    path = _path(settings)
     if settings.model is None:
-        path = Model.embedded_path()
         note(_EMBEDDED_NOTE)
-    else:
-        path = settings.model
     if settings.mtp is not None:
         GGUFFile(settings.mtp).close()  # a fault of the container is told with this file's name
-    with open_quietly(path, settings, n_sessions=n_sessions, share=share) as model:
-        for warning in model.warnings:
-            note(f"warning: {warning}")
+    with open_quietly(path, settings, n_sessions=n_sessions, room=room) as model:
         if settings.draft is not None and not model.has_mtp:
             raise ValueError(f"{path} has no MTP block to draft with: give its file with --mtp, or --mtp-draft off")
         if settings.check:
@@ -64,38 +61,76 @@ def opened_model(settings: Settings, *, n_sessions: int = 1, share: int = 1) -> 
 
 
 @contextmanager
-def open_quietly(path: Path, settings: Settings, *, n_sessions: int = 1, share: int = 1) -> Iterator[Model]:
-    """Open a model as `opened_model` does; only what streaming takes is told."""
+def opened_pair(first: Settings, second: Settings) -> Iterator[tuple[Model, Model]]:
+    """Open two models as `opened_model` does. Those that stream share the memory: see `divide_memory`."""
+    rooms: tuple[int | None, int | None] = (None, None)
+    available = _available(first)
+    if first.cache is not None and available is not None:
+        rooms = divide_memory(available, (_most_memory(first), _most_memory(second)))
+    with opened_model(first, room=rooms[0]) as one, opened_model(second, room=rooms[1]) as other:
+        yield one, other
+
+
+@contextmanager
+def open_quietly(path: Path, settings: Settings, *, n_sessions: int = 1, room: int | None = None) -> Iterator[Model]:
+    """Open a model as `opened_model` does, without a look at the weights."""
     backend = "cpu" if settings.cpu else settings.backend
-    cache = _planned_cache(path, backend, settings, n_sessions, share)
-    with Model.open(path, backend=backend, mtp=settings.mtp, expert_cache=cache) as model:
-        if cache is None or settings.cold:
+    if settings.cache is None:
+        with Model.open(path, backend=backend, mtp=settings.mtp) as model:
+            _tell_warnings(model)
+            yield model
+        return
+    size, reads = _planned_cache(path, settings, n_sessions, room)
+    with Model.open(path, backend=backend, mtp=settings.mtp, expert_cache=size, reads=reads) as model:
+        _tell_warnings(model)
+        if settings.cold:
             yield model
             return
         with warmed_up(model):
             yield model
 
 
-def _planned_cache(path: Path, backend: str, settings: Settings, n_sessions: int, share: int) -> int | None:
-    """Choose the size of the expert cache, and tell what goes where before anything large is read."""
+def _tell_warnings(model: Model) -> None:
+    for warning in model.warnings:
+        note(f"warning: {warning}")
+
+
+def _path(settings: Settings) -> Path:
+    return Model.embedded_path() if settings.model is None else settings.model
+
+
+def _available(settings: Settings) -> int | None:
+    return available_memory() if settings.simulate_memory is None else settings.simulate_memory
+
+
+def _plans(path: Path, settings: Settings) -> tuple[ExpertPlan, int]:
+    """Return what streaming takes and what a session takes; only heads of files are read."""
+    with Model.open(path, backend="cpu" if settings.cpu else settings.backend, mtp=settings.mtp) as model:
+        session = model.memory_plan(settings.ctx, threads=settings.threads, mtp=settings.draft is not None)
+    return expert_plan([path] if settings.mtp is None else [path, settings.mtp]), session.total_session_bytes
+
+
+def _most_memory(settings: Settings) -> int:
+    """Return what a model that streams takes with one session, if it gets the cache that was asked for."""
+    plan, session_bytes = _plans(_path(settings), settings)
     asked = settings.cache
-    if asked is None:
-        return None
-    with Model.open(path, backend=backend, mtp=settings.mtp) as model:  # reads the head
-        one = model.memory_plan(
-            settings.ctx, threads=settings.threads, mtp=settings.draft is not None
-        ).total_session_bytes
-    available = available_memory() if settings.simulate_memory is None else settings.simulate_memory
+    cache = min(asked, plan.all_bytes) if isinstance(asked, int) else plan.all_bytes
+    return plan.resident_bytes + cache + session_bytes
+
+
+def _planned_cache(path: Path, settings: Settings, n_sessions: int, room: int | None) -> tuple[int, ReadOptions]:
+    """Choose the expert cache and how to read; tell what goes where before anything large is read."""
+    asked = settings.cache
+    assert asked is not None
+    plan, one = _plans(path, settings)
+    available = _available(settings) if room is None else room
+    sessions = one * n_sessions
     if available is not None:
-        available //= share
-        sessions = max(one, min(one * n_sessions, available // 8))
-    else:
-        sessions = one * n_sessions
-    paths = [path] if settings.mtp is None else [path, settings.mtp]
-    size, lines = choose_cache(paths, asked, available, sessions, n_ctx=settings.ctx, force=settings.force_memory)
+        sessions = max(one, min(sessions, available // 8))
+    size, lines = choose_cache(plan, path, asked, available, sessions, n_ctx=settings.ctx, force=settings.force_memory)
     for line in lines:
         note(line)
-    return size
+    return size, best_reads(path, plan.read_bytes, settings.read_depth)
 
 
 def check_memory(

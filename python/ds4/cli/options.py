@@ -177,6 +177,11 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "is_flag": True,
         "help": "Same as --expert-cache auto.",
     }),
+    "read_depth": (("--read-depth",), {
+        "type": Whole(1, 1024), "metavar": "N",
+        "help": "Reads of streamed experts under way at a time. Default: what the disk was found to be fastest with, "
+        "which is measured once for each file system.",
+    }),
     "cold": (("--cold",), {
         "is_flag": True,
         "help": "Begin with an empty expert cache, and do not remember which experts were used.",
@@ -313,6 +318,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "simulate_memory",
         "expert_cache",
         "ssd_streaming",
+        "read_depth",
         "cold",
     ),
     "Session": ("ctx", "no_qat", "activations"),

@@ -38,7 +38,7 @@ from ds4.score import (
 )
 
 from .diagnostics import source_of
-from .opening import check_memory, make_session, opened_model
+from .opening import check_memory, make_session, opened_model, opened_pair
 from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
 from .output import OutputFile, keep_apart
 from .score_tables import (
@@ -119,6 +119,7 @@ def _model_options(function: F) -> F:
         "simulate_memory",
         "expert_cache",
         "ssd_streaming",
+        "read_depth",
         "cold",
         "no_qat",
         "activations",
@@ -269,8 +270,7 @@ def against_command(
         raise click.UsageError("--stride has no effect on cases; it belongs to texts")
     with (
         _outputs(json_file) as outputs,
-        opened_model(theirs, share=2) as parent_model,
-        opened_model(settings, share=2) as model,
+        opened_pair(theirs, settings) as (parent_model, model),
     ):
         check_same_tokens(model.tokenizer, parent_model.tokenizer)
         cases, n_ctx = _mixed_cases(files, model.tokenizer, ctx, stride)

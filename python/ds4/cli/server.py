@@ -128,7 +128,7 @@ at once."""
 @take("dir_steering_file", "dir_steering_ffn", "dir_steering_attn")
 @take("mtp", "mtp_draft", "mtp_margin")
 @take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
-@take("expert_cache", "ssd_streaming", "cold")
+@take("expert_cache", "ssd_streaming", "read_depth", "cold")
 @take("no_qat", "activations")
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,

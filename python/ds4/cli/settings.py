@@ -34,6 +34,7 @@ class Settings:
     simulate_memory: int | None = None
     expert_cache: int | str | None = None
     ssd_streaming: bool = False
+    read_depth: int | None = None
     cold: bool = False
     ctx: int = DEFAULT_CONTEXT
     no_qat: bool = False
@@ -67,6 +68,8 @@ class Settings:
             raise click.UsageError("--ssd-streaming and --expert-cache off contradict each other")
         if self.cold and self.cache is None:
             raise click.UsageError("--cold has no effect without --expert-cache or --ssd-streaming")
+        if self.read_depth is not None and self.cache is None:
+            raise click.UsageError("--read-depth has no effect without --expert-cache or --ssd-streaming")
         n_files = len(self.dir_steering_file)
         if n_files > MAX_DIRECTIONS:
             raise click.UsageError(f"{n_files} files for --dir-steering-file; at most {MAX_DIRECTIONS} act at a time")

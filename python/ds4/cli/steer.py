@@ -71,6 +71,10 @@ def _model_options(function: F) -> F:
         "numa",
         "force_memory",
         "simulate_memory",
+        "expert_cache",
+        "ssd_streaming",
+        "read_depth",
+        "cold",
         "no_qat",
         "activations",
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +105,25 @@ def test_other_programs(ds4: Any, tmp_path: Path) -> None:
     assert (tmp_path / "0.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
 
 
-def test_two_models_at_once(ds4: Any, tmp_path: Path) -> None:
+def test_two_models_at_once(ds4: Any, tmp_path: Path, all_of_it: int) -> None:
+    """They share the memory that there is; what both take together fits."""
     text = tmp_path / "text.txt"
     text.write_text("in the street and in the house, " * 20)
     path = package.Model.embedded_path()
-    done = ds4("score", "against", "--parent", path, "-m", path, text, "-c", 128, "--ssd-streaming")
+    args = ("score", "against", "--parent", path, "-m", path, text, "-c", 256, "-t", 1)
+    whole = ds4(*args)
+    assert whole.returncode == 0, whole.stderr
+    room = 2 * all_of_it - (2 << 20)
+    done = ds4(*args, "--ssd-streaming", "--simulate-memory", room)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("streaming: ") == 2
+    assert done.stdout == whole.stdout
+    plans = re.findall(
+        r"streaming: .* for (\d+) of 48 experts .* context of 256: ([\d.]+) MiB of ([\d.]+) MiB", done.stderr
+    )
+    assert len(plans) == 2, done.stderr
+    assert all(0 < int(slots) < 48 for slots, _, _ in plans)
+    assert sum(float(taken) for _, taken, _ in plans) <= room / (1 << 20)
+    assert [float(share) for _, _, share in plans] == pytest.approx([room / (2 << 20)] * 2, abs=0.1)
 
 
 @pytest.fixture
@@ -159,3 +175,102 @@ def test_cold_needs_a_cache(ds4: Any) -> None:
     done = ds4(*ASK, "--cold")
     assert done.returncode == 2
     assert "--cold has no effect" in done.stderr
+
+
+@pytest.fixture
+def depth_file(environment: dict[str, str], heat_file: Path) -> Path:
+    """The file of the depths of disks, in the same directory."""
+    return heat_file.parents[1] / "disks.json"
+
+
+def depth_notes(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "reads at a time" in line]
+
+
+def test_the_disk_is_measured_once(ds4: Any, depth_file: Path) -> None:
+    first = depth_notes(experts_of(ds4, "--cold")[1])
+    assert len(first) == 1
+    assert re.search(r"gives [\d.]+ GB/s with \d+ reads at a time \(measured once, in \d\.\d s\)", first[0])
+    assert depth_file.stat().st_mode & 0o777 == 0o600
+    known = depth_file.read_bytes()
+    assert depth_notes(experts_of(ds4, "--cold")[1]) == []
+    assert depth_file.read_bytes() == known
+
+
+def test_an_explicit_depth_measures_nothing(ds4: Any, depth_file: Path) -> None:
+    assert depth_notes(experts_of(ds4, "--cold", "--read-depth", 3)[1]) == []
+    assert not depth_file.exists()
+    done = ds4(*ASK, "--read-depth", 3)
+    assert done.returncode == 2
+    assert "--read-depth has no effect" in done.stderr
+    assert ds4(*ASK, "--ssd-streaming", "--read-depth", 0).returncode == 2
+
+
+def test_a_damaged_file_of_depths_is_told_and_written_anew(ds4: Any, depth_file: Path) -> None:
+    depth_file.parent.mkdir(parents=True)
+    depth_file.write_text("{}")
+    _, log = experts_of(ds4, "--cold")
+    assert f"{depth_file}: damaged" in log
+    assert len(depth_notes(log)) == 1
+    assert "damaged" not in experts_of(ds4, "--cold")[1]
+
+
+def test_a_depth_that_cannot_be_remembered_is_no_failure(ds4: Any, depth_file: Path) -> None:
+    depth_file.parents[1].write_text("a file")
+    _, log = experts_of(ds4, "--cold")
+    assert len(depth_notes(log)) == 1
+    assert "how the disk is best read is not remembered" in log
+
+
+NO_DIRECT_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+
+#define REFUSE(name)                                                                    \\
+    int name(const char *path, int flags, ...) {                                        \\
+        va_list more;                                                                   \\
+        va_start(more, flags);                                                          \\
+        const int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0;         \\
+        va_end(more);                                                                   \\
+        if (flags & O_DIRECT) return errno = EINVAL, -1;                                \\
+        return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name))(path, flags, mode); \\
+    }
+REFUSE(open)
+REFUSE(open64)
+"""
+
+
+@pytest.fixture
+def no_direct_reads(environment: dict[str, str], tmp_path: Path) -> None:
+    """File systems as some tmpfs, overlays and network mounts are: they refuse direct reads."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux" or "LD_PRELOAD" in os.environ:
+        pytest.skip("needs Linux, a C compiler, and no preloaded library")
+    source, library = tmp_path / "open.c", tmp_path / "open.so"
+    source.write_text(NO_DIRECT_READS)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    environment["LD_PRELOAD"] = str(library)
+
+
+@pytest.mark.usefixtures("no_direct_reads")
+def test_no_direct_reads_one_line_of_notice(ds4: Any, tmp_path: Path) -> None:
+    """Files are read through the page cache then, in every program, with the same results."""
+    plain, quiet = answer(ds4)
+    assert "page cache" not in quiet
+    shown, log = answer(ds4, "--expert-cache", "1MiB")
+    assert shown == plain
+    text = tmp_path / "text.txt"
+    text.write_text("in the street and in the house, " * 20)
+    logs = [log]
+    for args in (["score", "text", text, "-c", 64], ["imatrix", "collect", text, "-o", tmp_path / "x.gguf", "-c", 64]):
+        done = ds4(*args, "--expert-cache", "1MiB")
+        assert done.returncode == 0, done.stderr
+        logs.append(done.stderr)
+    for log in logs:
+        lines = [line for line in log.splitlines() if "page cache" in line]
+        assert len(lines) == 1, log
+        assert f'"{package.Model.embedded_path()}" is read through the page cache' in lines[0]
+        assert "gives no direct reads (Invalid argument)" in lines[0]

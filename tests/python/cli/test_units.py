@@ -11,7 +11,14 @@ import pytest
 from ds4.chat import render
 from ds4.cli.conversation import Conversation, fitting_mode
 from ds4.cli.editor import trim_history
-from ds4.cli.memory import MemoryRefusedError, available_memory, parse_size, require_memory, show_size
+from ds4.cli.memory import (
+    MemoryRefusedError,
+    available_memory,
+    divide_memory,
+    parse_size,
+    require_memory,
+    show_size,
+)
 from ds4.cli.reply import make_reply
 from ds4.cli.settings import Settings
 from ds4.cli.terminal import ProgressLine
@@ -233,3 +240,19 @@ def test_the_tiny_model_is_greedy_unless_sampling_is_asked_for() -> None:
     for given in ({"seed": 0}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.0}):
         assert Settings(**given).temperature == 1.0  # type: ignore[arg-type]
     assert Settings(temp=0.5).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("available", "needs", "shares"),
+    [
+        (1000, (900, 900), (500, 500)),  # both want more than there is
+        (1000, (900, 150), (839, 161)),  # 150 and the sixteenth that stays free
+        (1000, (150, 900), (161, 839)),
+        (1000, (150, 150), (161, 839)),
+        (1001, (900, 900), (500, 501)),
+        (0, (1, 1), (0, 0)),
+    ],
+)
+def test_two_models_share_the_memory(available: int, needs: tuple[int, int], shares: tuple[int, int]) -> None:
+    assert divide_memory(available, needs) == shares
+    assert sum(shares) == available
