@@ -33,6 +33,7 @@ VALUES: dict[str, tuple[list[str], list[str]]] = {
     "--expert-cache": (["1MiB"], ONE_SHOT),
     "--ssd-streaming": ([], ONE_SHOT),
     "--cold": ([], [*ONE_SHOT, "--ssd-streaming"]),
+    "--read-depth": (["4"], [*ONE_SHOT, "--ssd-streaming"]),
     "--ctx": (["512"], ONE_SHOT),
     "--no-qat": ([], ONE_SHOT),
     "--activations": (["quantized"], ONE_SHOT),
