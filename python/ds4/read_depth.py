@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .experts import ReadOptions
-from .model import measure_reads
+from .model_experts import measure_reads
 from .user_cache import user_cache, write_private
 
 __all__ = ["ReadDepth", "choose_depth", "depth_file", "disk_key", "measure_depth", "read_depths", "remember_depth"]
