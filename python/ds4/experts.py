@@ -131,7 +131,15 @@ class ExpertStats:
 
 @dataclass(frozen=True, slots=True)
 class ExpertUse:
-    """What streamed experts cost one session; fields as those of `ExpertBlock`, `read_bytes` of its misses."""
+    """What streamed experts cost one session.
+
+    Attributes
+    ----------
+    asked, hits, late, misses, read_bytes, wait_ns : int
+        As those of `ExpertBlock`; `read_bytes` is the size of its misses.
+    file_bytes, file_ns : int
+        Of the model, whoever the reads were for: bytes that were read, and the time while there were reads.
+    """
 
     asked: int
     hits: int
@@ -139,6 +147,8 @@ class ExpertUse:
     misses: int
     read_bytes: int
     wait_ns: int
+    file_bytes: int = 0
+    file_ns: int = 0
 
     def minus(self, earlier: ExpertUse) -> ExpertUse:
         """Return what came after an earlier state."""
@@ -153,11 +163,17 @@ class ExpertUse:
         """Part of the needed experts that were in memory, 0 when none was needed."""
         return self.hits / self.asked if self.asked else 0.0
 
+    @property
+    def read_speed(self) -> float:
+        """What the disk gave: bytes a second while there were reads, 0 when there were none."""
+        return self.file_bytes / (self.file_ns * 1e-9) if self.file_ns else 0.0
+
     def describe(self) -> str:
         """Return the figures as a part of a line."""
+        speed = f" at {self.read_speed / 1e9:.2f} GB/s" if self.misses and self.read_speed else ""
         return (
             f"experts: {100 * self.hit_rate:.1f} % of {self.asked} in memory, {self.misses} read "
-            f"({self.read_bytes / 1e6:.1f} MB), {self.wait_ns * 1e-9:.2f} s waited"
+            f"({self.read_bytes / 1e6:.1f} MB{speed}), {self.wait_ns * 1e-9:.2f} s waited"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -170,6 +186,9 @@ class ExpertUse:
             "hit_rate": round(self.hit_rate, 6),
             "read_bytes": self.read_bytes,
             "wait_ms": round(self.wait_ns * 1e-6, 3),
+            "file_bytes": self.file_bytes,
+            "reading_ms": round(self.file_ns * 1e-6, 3),
+            "read_gb_per_s": round(self.read_speed / 1e9, 3) if self.file_ns else None,
         }
 
 

@@ -169,6 +169,9 @@ class ReplayEngine:
         self.requests.append(request)
         return 7 + sum(len(str(message.get("content"))) for message in request.messages)
 
+    def experts(self) -> Mapping[str, Any] | None:
+        return None
+
     def statistics(self) -> Mapping[str, Any]:
         return {"requests_total": {"chat": len(self.requests)}, "queue_length": 0, "prompt_tokens_total": 20}
 

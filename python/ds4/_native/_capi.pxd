@@ -212,6 +212,8 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t misses
         uint64_t read_bytes
         uint64_t wait_ns
+        uint64_t file_bytes
+        uint64_t file_ns
 
     int ds4_model_streams(const ds4_model *m)
     ds4_status ds4_model_expert_stats(const ds4_model *m, ds4_expert_stats *out, ds4_error *err)

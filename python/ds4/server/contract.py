@@ -490,5 +490,8 @@ class Engine(Protocol):
     def statistics(self) -> Mapping[str, Any]:
         """Return counters and levels by name, for /metrics; see `ds4.server.engine.Statistics`."""
 
+    def experts(self) -> Mapping[str, Any] | None:
+        """Return which routed experts are in memory, for /experts; None for a model that does not stream them."""
+
     async def close(self, *, drain: float | None = None) -> None:
         """Refuse new requests, let those that run go on for `drain` seconds (None: to their end), stop."""

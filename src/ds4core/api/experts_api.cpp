@@ -61,6 +61,11 @@ ds4_status ds4_session_expert_use(ds4_session *s, ds4_expert_use *out, ds4_error
     return ds4::enter(s, "ds4_session_expert_use", err, [&] {
         if (!out) return fail(err, DS4_E_ARGUMENT, "ds4_session_expert_use: out is NULL");
         *out = s->graph->expert_use();
+        if (s->model->stream) {
+            const ds4::stream::ReaderStats r = s->model->stream->cache().reader().stats();
+            out->file_bytes = r.bytes;
+            out->file_ns = r.busy_ns;
+        }
         return DS4_OK;
     });
 }

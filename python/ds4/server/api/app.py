@@ -86,6 +86,7 @@ class Application:
         routes = [
             Route("/health", self._health, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/experts", self._experts, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/v1/models/{id:path}", self._model, methods=["GET"]),
@@ -117,6 +118,12 @@ class Application:
 
     async def _metrics(self, request: HTTPRequest) -> Response:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _experts(self, request: HTTPRequest) -> Response:
+        found = self.engine.experts()
+        if found is None:
+            raise RequestError("the experts of this model are not streamed", status=404, code="not_streamed")
+        return _json(found)
 
     async def _openapi(self, request: HTTPRequest) -> Response:
         return _json(document())

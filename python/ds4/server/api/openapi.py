@@ -34,6 +34,7 @@ def document() -> dict[str, Any]:
     model["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
     paths["/v1/models/{id}"] = {"get": model}
     paths["/health"] = {"get": _get("Whether the server takes requests", "application/json")}
+    paths["/experts"] = {"get": _get("Which streamed experts are in memory", "application/json")}
     paths["/metrics"] = {"get": _get("Numbers for Prometheus", "text/plain")}
     return {
         "openapi": "3.1.0",

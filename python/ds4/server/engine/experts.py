@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ds4 import Model
+from ds4 import ExpertStats, Model
 
 _COUNTERS = {
     "expert_asked_total": "asked",
@@ -28,8 +29,7 @@ def expert_numbers(model: Model) -> dict[str, Any]:
     if not model.streams:
         return {}
     stats = model.expert_stats()
-    bounds = np.cumsum([block.n_experts for block in stats.blocks])[:-1]
-    cached = [int(np.count_nonzero(part > 1)) for part in np.split(model.expert_map(), bounds)]
+    cached = [int(np.count_nonzero(part > 1)) for part in _maps(model, stats)]
     blocks = list(enumerate(stats.blocks))
     out: dict[str, Any] = {
         name: {str(i): getattr(block, field) for i, block in blocks} for name, field in _COUNTERS.items()
@@ -43,3 +43,32 @@ def expert_numbers(model: Model) -> dict[str, Any]:
         "expert_file_bytes_total": stats.read_bytes,
         "expert_failed_reads_total": stats.failed_reads,
     }
+
+
+def expert_map(model: Model) -> dict[str, Any] | None:
+    """Return where every expert is; None for a model that does not stream.
+
+    Returns
+    -------
+    dict
+        "slots" and "slot_bytes" of the cache; "blocks": of every block "experts", "cached" (how many of them are in
+        memory) and "map", a digit for each expert as `Model.expert_map` has it.
+    """
+    if not model.streams:
+        return None
+    stats = model.expert_stats()
+    blocks = [
+        {
+            "block": i,
+            "experts": len(part),
+            "cached": int(np.count_nonzero(part > 1)),
+            "map": (part + ord("0")).tobytes().decode(),
+        }
+        for i, part in enumerate(_maps(model, stats))
+    ]
+    return {"slots": stats.n_slots, "slot_bytes": stats.slot_bytes, "blocks": blocks}
+
+
+def _maps(model: Model, stats: ExpertStats) -> list[NDArray[np.uint8]]:
+    """Return the map of every block."""
+    return np.split(model.expert_map(), np.cumsum([block.n_experts for block in stats.blocks])[:-1])

@@ -15,7 +15,7 @@ from ...kvstore import KVStore, SavePolicy
 from ...model import Model
 from ...session import Session
 from ..contract import Done, Event, ModelInfo, Request, RequestError, Started
-from .experts import expert_numbers
+from .experts import expert_map, expert_numbers
 from .job import Job, Sink
 from .pool import Pool
 from .prompts import Prepared, Preparer
@@ -228,6 +228,10 @@ class LocalEngine:
     def statistics(self) -> dict[str, Any]:
         """Return counters (see `Statistics`), levels (waiting, active, sessions, session_bytes), `expert_numbers`."""
         return {**self._counters.snapshot(), **self._worker.levels(), **expert_numbers(self._model)}
+
+    def experts(self) -> dict[str, Any] | None:
+        """Return `expert_map` of the model."""
+        return expert_map(self._model)
 
     async def close(self, *, drain: float | None = None) -> None:
         """Refuse new requests, let those that run go on for `drain` seconds (None: to their end), stop."""

@@ -33,9 +33,12 @@ typedef struct ds4_expert_block {
     uint64_t evicted, read_bytes, wait_ns;
 } ds4_expert_block;
 
-/* What the experts cost one session since it was made. */
+/* What the experts cost one session since it was made; read_bytes are those of its misses. file_bytes and file_ns are of
+ * the model, since it was opened: bytes that were read for any session, and the time while there were reads. The differences
+ * of both over some time give the speed of the disk in that time. */
 typedef struct ds4_expert_use {
     uint64_t asked, hits, late, misses, read_bytes, wait_ns;
+    uint64_t file_bytes, file_ns;
 } ds4_expert_use;
 
 DS4_API int ds4_model_streams(const ds4_model *m);

@@ -7,9 +7,11 @@ from typing import Any
 
 import ds4
 import pytest
+from ds4.server.api import create_app
 from ds4.server.api.metrics import Metrics
 from ds4.server.contract import Sampling
 from ds4.server.engine import LocalEngine, Settings
+from starlette.testclient import TestClient
 from support.serving import answers, ask, done, read, text
 
 
@@ -30,6 +32,7 @@ def requests() -> list[Any]:
 @pytest.mark.parametrize("together", [False, True])
 def test_answers_and_what_they_cost(model: ds4.Model, streamed: ds4.Model, together: bool) -> None:
     plain = answers(model, *requests())
+    opened = streamed.expert_stats().read_bytes
     found = answers(streamed, *requests(), together=together)
     for a, b in zip(plain, found, strict=True):
         assert text(a) == text(b)
@@ -39,6 +42,11 @@ def test_answers_and_what_they_cost(model: ds4.Model, streamed: ds4.Model, toget
     stats = streamed.expert_stats()
     assert sum(use.asked for use in uses) == stats.total("asked")  # every expert is on somebody's bill, once
     assert sum(use.misses for use in uses) == stats.total("misses")
+    for use in uses:
+        assert use.file_bytes >= (0 if together else use.read_bytes)
+        assert use.read_speed == pytest.approx(use.file_bytes / use.file_ns * 1e9 if use.file_ns else 0)
+    if not together:  # what is read meanwhile is all theirs
+        assert sum(use.file_bytes for use in uses) == stats.read_bytes - opened
 
 
 def test_numbers_for_prometheus(streamed: ds4.Model) -> None:
@@ -61,3 +69,26 @@ def test_numbers_for_prometheus(streamed: ds4.Model) -> None:
     assert sum(cached) == (streamed.expert_map() > 1).sum() == stats.n_slots == 8
     assert "ds4_expert_slots 8.0" in after
     assert "ds4_expert_reading_seconds_total" in after
+
+
+def test_over_http(model: ds4.Model, streamed: ds4.Model) -> None:
+    """A client sees what a request cost, and which experts are in memory."""
+    for served in (streamed, model):
+        with TestClient(create_app(LocalEngine(served, Settings(n_ctx=256)))) as http:
+            body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+            answer = http.post("/v1/chat/completions", json=body).json()
+            map_ = http.get("/experts")
+            assert http.get("/metrics").status_code == 200
+        if served is model:
+            assert "experts" not in answer["ds4"]
+            assert map_.status_code == 404
+            assert map_.json()["error"]["code"] == "not_streamed"
+            continue
+        cost = answer["ds4"]["experts"]
+        assert cost["misses"] > 0
+        assert cost["read_gb_per_s"] == pytest.approx(cost["file_bytes"] / cost["reading_ms"] / 1e6, rel=0.01, abs=1e-3)
+        found = map_.json()
+        assert found["slots"] == 8
+        assert [block["experts"] for block in found["blocks"]] == [b.n_experts for b in streamed.expert_stats().blocks]
+        assert "".join(block["map"] for block in found["blocks"]) == "".join(map(str, streamed.expert_map()))
+        assert sum(block["cached"] for block in found["blocks"]) == 8
