@@ -1,4 +1,4 @@
-// Operations of the CPU backend through its table, for micro-benchmarks: argument records arrive as bytes.
+// Operations of a backend through its table, for conformance tests and micro-benchmarks: argument records arrive as bytes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -45,7 +45,10 @@ const Operation kOperations[] = {
 // A queue with its buffers.
 class Queue {
 public:
-    explicit Queue(unsigned threads) : ops_(ds4::cpu_backend()), err_(std::make_unique<ds4_error>()) {
+    // backend: path of a shared object, or empty for the CPU.
+    explicit Queue(unsigned threads, const std::string &backend)
+        : ops_(ds4::cpu_backend()), err_(std::make_unique<ds4_error>()) {
+        if (!backend.empty()) check(ds4::load_backend(backend.c_str(), &ops_, err_.get()), *err_);
         check(ops_->device_open(&device_, err_.get()), *err_);
         check(ops_->queue_create(device_, threads, nullptr, &queue_, err_.get()), *err_);
     }
@@ -105,7 +108,7 @@ void add_ops(py::module_ &m) {
     });
     m.def("active_isa", [] { return ds4::isa_name(ds4::active_isa()); });
     py::class_<Queue>(m, "Queue")
-        .def(py::init<unsigned>())
+        .def(py::init<unsigned, const std::string &>(), py::arg("threads"), py::arg("backend") = "")
         .def("upload", &Queue::upload)
         .def("download", &Queue::download)
         .def("run", &Queue::run);

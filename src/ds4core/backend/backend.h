@@ -71,8 +71,11 @@ struct ds4_backend_ops {
 
 namespace ds4 {
 
-// "auto" and "cpu" give the CPU table; other names fail with DS4_E_UNAVAILABLE and the reason.
+// "auto" and "cpu" give the CPU table, "cuda", "hip" and "metal" that of libds4_<name> beside this library, other names
+// what load_backend has brought. DS4_E_UNAVAILABLE says why there is none.
 ds4_status find_backend(const char *name, const ds4_backend_ops **out, ds4_error *err);
+// The table of another shared object (its ds4_backend_entry), from now on known under the name that it gives itself.
+ds4_status load_backend(const char *path, const ds4_backend_ops **out, ds4_error *err);
 const ds4_backend_ops *cpu_backend();
 
 inline ds4_ref ref(ds4_buffer *b, uint64_t offset = 0) { return {reinterpret_cast<uint64_t>(b), offset}; }
