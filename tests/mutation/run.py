@@ -2,11 +2,12 @@
 
 usage: python tests/mutation/run.py [--only TEXT,...] [--jobs N]
 
-Needs the installed package with its test extra, g++, and a build with some tests for each of about a hundred mutants;
-not part of CI. Each mutant is a copy of the core with one text replaced (mutants.py); the sources that hold or include
-the changed file are compiled again and the mutated library stands in for the installed one under the tests of
-tests/python/engine, which must fail. Exit status 1 when a mutant survives that should not, or when the unchanged core
-fails.
+Needs the installed package with its test extra, g++, and a build with some tests for each of about two hundred mutants
+(ccache, if it is there, makes a second run short); not part of CI. Each mutant is a copy of the core with one text
+replaced (mutants.py); the sources that hold or include the changed file are compiled again and the mutated library
+stands in for the installed one under the tests, which must fail: first those that the mutant names, or those of STAGES,
+then all of tests/python/engine. A mutant that names tests of tests/python/native gets the module ds4_kernels of the
+mutated core too. Exit status 1 when a mutant survives that should not, or when the unchanged core fails.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,10 +57,35 @@ STAGES = (
 )
 
 
+NATIVE = ROOT / "tests" / "native"
+CCACHE = ["ccache"] if shutil.which("ccache") else []
+MOST_SECONDS = 1200  # a mutant that waits for ever is noticed
+
+
 def compile_file(tree: Path, source: Path, out: Path) -> None:
     flags = [*FLAGS, *(flag for end, more in ISA.items() if source.name.endswith(end) for flag in more)]
-    include = ["-I", str(tree), "-I", str(tree / "include")]
-    subprocess.run(["g++", *flags, *include, "-c", str(source), "-o", str(out)], check=True)
+    # Names relative to the tree: copies of it are the same to ccache.
+    command = [*CCACHE, "g++", *flags, "-I", ".", "-I", "include", "-c", str(source.relative_to(tree)), "-o", str(out)]
+    subprocess.run(command, cwd=tree, check=True)
+
+
+def compile_kernels(tree: Path, folder: Path) -> list[Path]:
+    """The objects of ds4_kernels without those of the core."""
+    import pybind11
+
+    include = ["-I", str(tree), "-I", str(tree / "include"), "-I", pybind11.get_include()]
+    include += ["-I", sysconfig.get_paths()["include"]]
+    objects = []
+    for source in sorted(NATIVE.glob("kernels_*.cpp")):
+        objects.append(folder / f"{source.stem}.o")
+        flags = [*FLAGS, "-O0", "-fvisibility=hidden"]
+        subprocess.run([*CCACHE, "g++", *flags, *include, "-c", str(source), "-o", str(objects[-1])], check=True)
+    return objects
+
+
+def link_kernels(objects: list[Path], folder: Path) -> None:
+    out = folder / f"ds4_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run(["g++", "-shared", "-o", str(out), *map(str, objects), "-lpthread"], check=True)
 
 
 def sources_with(tree: Path, changed: Path) -> list[Path]:
@@ -83,13 +111,18 @@ def link(objects: list[Path], out: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def passes(library: Path) -> tuple[bool, str]:
+def passes(library: Path, stages: Sequence[Sequence[str]]) -> tuple[bool, str]:
     """Whether the tests pass with this library; the name of the test that failed."""
-    for stage in STAGES:
+    environment = {**os.environ, "LD_PRELOAD": str(library), "HYPOTHESIS_STORAGE_DIRECTORY": str(library.parent)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(library.parent), os.environ.get("PYTHONPATH", "")]))
+    for stage in stages:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *stage]
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True
-        )
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"no end after {MOST_SECONDS} s"
         if done.returncode == 1:
             failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
             return False, failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else "a test failed"
@@ -100,7 +133,13 @@ def passes(library: Path) -> tuple[bool, str]:
     return True, ""
 
 
-def run_mutant(mutant: Mutant, tree: Path, base: dict[str, Path], folder: Path) -> tuple[Mutant, bool, str, float]:
+def in_kernels(mutant: Mutant) -> bool:
+    return any(test.startswith("tests/python/native") for test in mutant.tests)
+
+
+def run_mutant(
+    mutant: Mutant, tree: Path, base: dict[str, Path], kernels: list[Path], folder: Path
+) -> tuple[Mutant, bool, str, float]:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as tmp:
         copy = Path(tmp) / "src"
@@ -117,7 +156,9 @@ def run_mutant(mutant: Mutant, tree: Path, base: dict[str, Path], folder: Path) 
             compile_file(copy, again, objects[name])
         library = Path(tmp) / "libds4core.so"
         link(list(objects.values()), library)
-        survived, killer = passes(library)
+        if in_kernels(mutant):
+            link_kernels([*kernels, *objects.values()], library.parent)
+        survived, killer = passes(library, [[*mutant.tests], STAGES[-1]] if mutant.tests else STAGES)
     return mutant, survived, killer, time.monotonic() - start
 
 
@@ -144,11 +185,15 @@ def main() -> int:
         list(pool.map(lambda s: compile_file(tree, s, base[object_name(tree, s)]), sources))
         clean = folder / "libds4core.so"
         link(list(base.values()), clean)
-        ok, killer = passes(clean)
+        kernels = compile_kernels(tree, folder) if any(map(in_kernels, chosen)) else []
+        if kernels:
+            link_kernels([*kernels, *base.values()], folder)
+        named = sorted({test for m in chosen for test in m.tests})
+        ok, killer = passes(clean, [named, STAGES[-1]] if named else STAGES)
         if not ok:
             raise SystemExit(f"the unchanged core fails {killer}")
         print(f"unchanged core: all tests pass; {len(chosen)} mutants follow", flush=True)
-        for mutant, survived, killer, seconds in pool.map(lambda m: run_mutant(m, tree, base, folder), chosen):
+        for mutant, survived, killer, seconds in pool.map(lambda m: run_mutant(m, tree, base, kernels, folder), chosen):
             verdict = "SURVIVED" if survived else "caught"
             if survived == mutant.expected:
                 wrong.append(mutant.name)
