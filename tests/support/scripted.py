@@ -49,6 +49,7 @@ class ScriptedSession:
         self._checkpoints: list[int] = []
         self._cancel = threading.Event()
         self._busy = threading.Lock()
+        self.n_steps_back = 0  # as if after a load; a test may set it
 
     @property
     def tokens(self) -> list[int]:
@@ -66,8 +67,14 @@ class ScriptedSession:
         if self.pos not in self._checkpoints:
             self._checkpoints.append(self.pos)
 
+    @property
+    def steps_back(self) -> int:
+        return self.n_steps_back
+
     def rewind(self, pos: int) -> int:
         at = self.pos if pos >= self.pos else max((c for c in self._checkpoints if c <= pos), default=0)
+        if pos and self.pos - self.steps_back <= pos < self.pos:
+            at = pos
         del self._tokens[at:]
         self._checkpoints = [c for c in self._checkpoints if c <= at]
         return at

@@ -52,11 +52,16 @@ class Slot:
         self.steering: tuple[Steering, ...] = ()
         self.blocks: dict[str, str] = {}
 
-    def reachable(self, common: int) -> int:
-        """Return the farthest position, at most `common`, where the session can go on without computing."""
+    def reachable(self, common: int, *, copied: bool = False) -> int:
+        """Return the farthest position, at most `common`, where the session can go on without computing.
+
+        Or where a copy of it can: that has the checkpoints, but none of the last positions before its own.
+        """
         pos = len(self.tokens)
         if common >= pos:
             return pos
+        if not copied and 0 < pos - common <= self.session.steps_back and common:
+            return common
         return max((at for at in self.session.checkpoints if at <= common), default=0)
 
     def steer(self, steering: tuple[Steering, ...]) -> None:
@@ -145,7 +150,7 @@ class Pool:
             if slot.parked or slot.steering != steering:
                 continue
             common = common_prefix(slot.tokens, tokens)
-            kept = slot.reachable(common)
+            kept = slot.reachable(common, copied=self._copies(slot, idle, common))
             shared = max(shared, common)
             # Of equals an idle one, and of those the one used last.
             if kept and (best is None or (kept, slot in idle, slot.used) > (most, best in idle, best.used)):
@@ -155,11 +160,9 @@ class Pool:
         common = common_prefix(best.tokens, tokens)
         if best in idle and most == len(best.tokens):
             return Placement(best, most, "live", "live: a session holds the beginning of the prompt", common)
-        # Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
-        # that left earlier may be one of two, so both are kept if there is a session to spare.
         spare = [slot for slot in idle if slot is not best]
         room = bool(spare) or len(self.slots) < self.most
-        if room and not (best in idle and most >= best.turn - 1):
+        if room and self._copies(best, idle, most):
             copied = self._copy(best, spare)
             if copied is not None:
                 why = f"fork: the prompt leaves another session's {len(best.tokens)} tokens after {common}"
@@ -168,6 +171,16 @@ class Pool:
         if best in idle:
             return Placement(best, most, "rewind", _rewound(best, most, common), common)
         return Placement(self._unused(idle), 0, "cold", "cold: the session with the same beginning is busy", shared)
+
+    def _copies(self, slot: Slot, idle: list[Slot], pos: int) -> bool:
+        """Return whether a prompt that leaves a session at `pos` is worked on in a copy, if there is memory for one.
+
+        Going back in place loses what is behind. That is right for another answer to the last prompt; a conversation
+        that left earlier may be one of two, so both are kept if there is a session to spare.
+        """
+        if slot not in idle:
+            return True
+        return pos < slot.turn - 1 and (len(idle) > 1 or len(self.slots) < self.most)
 
     def _copy(self, source: Slot, spare: list[Slot]) -> tuple[Slot, Slot | None] | None:
         """Put a copy of a session in place of one that can be spared, or beside all; None without memory for it.

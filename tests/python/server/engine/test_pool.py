@@ -137,6 +137,40 @@ def test_without_memory_for_a_copy_the_session_itself_goes_back(
     assert (b.source, b.kept, b.slot) == ("rewind", 20, a.slot)
 
 
+def test_a_prompt_that_leaves_a_few_tokens_before_the_end_goes_back_in_place(model: ScriptedModel) -> None:
+    """Without a checkpoint there: the last positions of a session are still in its cache."""
+    pool = Pool(model.session, 2)
+    first = work(pool, prompt((1, 20), (2, 20)), answer=12)
+    session: Any = first.slot.session
+    session.n_steps_back = 8
+    tokens = array("i", session.tokens)
+    assert first.slot.reachable(44) == 44 and first.slot.reachable(43) == 40
+    assert first.slot.reachable(44, copied=True) == 40, "a copy has no past"
+    assert first.slot.reachable(len(tokens)) == len(tokens)
+    again = work(pool, tokens[:45] + prompt((3, 5)))
+    assert (again.source, again.kept, again.slot, again.common) == ("rewind", 45, first.slot, 45)
+    assert len(pool.slots) == 1
+
+
+def test_a_copy_of_a_busy_session_goes_back_to_a_checkpoint(model: ScriptedModel) -> None:
+    pool = Pool(model.session, 2)
+    first = work(pool, prompt((1, 20), (2, 20)), checkpoints=(20,), answer=4)
+    session: Any = first.slot.session
+    session.n_steps_back = 8
+    first.slot.owner = object()
+    copy = pool.take(array("i", session.tokens[:42]) + prompt((3, 5)), object())
+    assert (copy.source, copy.kept, copy.common) == ("fork", 40, 42)
+
+
+def test_nothing_is_kept_of_a_session_that_shares_nothing(model: ScriptedModel) -> None:
+    pool = Pool(model.session, 1)
+    first = work(pool, prompt((1, 2)), answer=2)
+    session: Any = first.slot.session
+    session.n_steps_back = 4
+    assert first.slot.reachable(0) == 0
+    assert work(pool, prompt((2, 5))).source == "cold"
+
+
 def test_a_broken_session_is_closed(model: ScriptedModel) -> None:
     pool = Pool(model.session, 2)
     a = pool.take(prompt((1, 20)), object())

@@ -54,6 +54,21 @@ def test_the_same_prompt_again(model: ds4.Model, mode: Any, size: int) -> None:
         assert started(again).why.startswith("rewind")
 
 
+def test_an_answer_that_is_shown_with_another_end(model: ds4.Model) -> None:
+    """Whoever shows an answer without its last words goes on from where it differs, without a checkpoint there."""
+    first = chat("What is 2 + 3?", mode="chat", max_tokens=40)
+    (events,) = answers(model, first)
+    tokens = model.tokenizer.encode(text(events))
+    assert len(tokens) >= 3
+    shorter = model.tokenizer.decode(tokens[:-1])
+    second = chat("What is 2 + 3?", shorter, "What is 10 + 20?", mode="chat", max_tokens=10)
+    one, two = in_order(model, [first, second])
+    usage = done(one).usage
+    assert started(two).why.startswith("rewind")
+    assert started(two).cached_tokens > usage.prompt + 1
+    assert started(two).cached_tokens >= usage.prompt + usage.completion - 1 - 8
+
+
 def test_a_prompt_that_is_a_prefix(model: ds4.Model) -> None:
     """L070: an earlier turn again."""
     long = chat(LONG, "Yes.", "What is 2 + 3?", "5", "What is 4 + 4?", mode="chat", max_tokens=10)
