@@ -12,7 +12,17 @@ from pathlib import Path
 from .gguf import GGUFFile
 from .gguf_experts import PARTS, RECORD_ALIGNMENT, WeightView, expert_part, standard_tensors
 
-__all__ = ["ExpertPlan", "available_memory", "cache_bytes", "expert_plan", "parse_size", "show_size"]
+__all__ = [
+    "ExpertPlan",
+    "SessionNeed",
+    "available_memory",
+    "cache_beside",
+    "cache_bytes",
+    "expert_plan",
+    "parse_size",
+    "show_size",
+    "takes_long_chunks",
+]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _NO_LIMIT = 1 << 60
@@ -219,3 +229,61 @@ def cache_bytes(plan: ExpertPlan, available: int | None, session_bytes: int) -> 
             "stay free"
         )
     return min(room // plan.slot_bytes, plan.n_experts) * plan.slot_bytes
+
+
+# Sessions beside the cache
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNeed:
+    """What the sessions of a model take; a model that streams computes longer chunks where there is room for that.
+
+    Attributes
+    ----------
+    short, long : int
+        Bytes with chunks as usual, and with long ones.
+    extra : int
+        The difference for one session.
+    """
+
+    short: int
+    long: int
+    extra: int
+
+    def beside(self, plan: ExpertPlan, cache: int) -> int:
+        """Return the bytes beside a cache of that size."""
+        return self.long if takes_long_chunks(plan.all_bytes, cache, self.extra) else self.short
+
+
+def takes_long_chunks(all_bytes: int, cache: int, extra: int) -> bool:
+    """Tell whether prompts are computed in long chunks: every chunk reads most of the experts that are not in memory.
+
+    Parameters
+    ----------
+    all_bytes, cache : int
+        A cache for all experts, and the one there is.
+    extra : int
+        Memory that long chunks take more in a session. It must be small beside the cache, which would be larger.
+    """
+    return cache < all_bytes and 4 * extra <= cache
+
+
+def cache_beside(plan: ExpertPlan, available: int | None, need: SessionNeed) -> int:
+    """Return what `cache_bytes` does, for sessions whose chunks depend on the cache.
+
+    Raises
+    ------
+    ValueError
+        As `cache_bytes`.
+    """
+    size = cache_bytes(plan, available, need.short)
+    if not takes_long_chunks(plan.all_bytes, size, need.extra):
+        return size
+    try:
+        smaller = cache_bytes(plan, available, need.long)
+    except ValueError:
+        smaller = 0
+    if takes_long_chunks(plan.all_bytes, smaller, need.extra):
+        return smaller
+    # There is room for one or the other: the cache, so large that chunks stay short.
+    return max(1, (4 * need.extra - 1) // plan.slot_bytes) * plan.slot_bytes

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._native import _model, _session
 from .activations import At, activations
-from .budget import available_memory, cache_bytes, expert_plan, parse_size
+from .budget import SessionNeed, available_memory, cache_beside, expert_plan, parse_size, takes_long_chunks
 from .chat import CompletionParser, Event, render
 from .errors import ClosedError
 from .experts import ReadOptions
@@ -25,6 +25,7 @@ from .model_options import (
     DEFAULT_CHUNK,
     DEFAULT_N_CTX,
     MAX_N_CTX,
+    STREAMED_CHUNK,
     check_checkpoints,
     check_choice,
     check_range,
@@ -148,9 +149,9 @@ class Model(ModelExperts):
             return 0
         if asked == "auto":
             with cls.open(path, backend=backend, mtp=mtp) as model:  # nothing is read but its head
-                needed = model.memory_plan().total_session_bytes
+                need = model.session_need()
             plan = expert_plan([path] if mtp is None else [path, mtp])
-            return cache_bytes(plan, available_memory(), needed)
+            return cache_beside(plan, available_memory(), need)
         size = parse_size(asked) if isinstance(asked, str) else asked
         check_range("expert_cache", size, (1 << 63) - 1)
         return size
@@ -248,7 +249,8 @@ class Model(ModelExperts):
         n_ctx : int
             Positions that it can hold, 1..1048576. Memory grows with it: see `memory_plan`.
         chunk : int, optional
-            Largest number of tokens computed together, 1..4096; 512 when not given.
+            Largest number of tokens computed together, 1..4096. When not given 512, or 2048 if experts are streamed, do
+            not all fit the cache, and the work space that this takes more is at most a quarter of the cache.
         threads : int, optional
             Threads that compute, 1..256. When not given, one a physical core that this process may use, not more than
             its control groups grant and at most 64; with a list as `affinity`, one a processor of it.
@@ -297,6 +299,9 @@ class Model(ModelExperts):
         check_choice("activations", activations, ("float32", "quantized"))
         check_choice("rows", rows, ("f16", "f32"))
         check_checkpoints(checkpoint_every, checkpoint_bytes)
+        if chunk is None and native.streams():
+            n = _session.default_threads() if threads is None else threads
+            chunk = self._chunk(n_ctx, rows == "f16", bool(mtp), n, checkpoint_every, checkpoint_bytes)
         if mtp and not native.has_mtp():
             raise ValueError("mtp=True, but the model has no MTP block; give its file to Model.open")
         inner = _session.Session(
@@ -319,7 +324,7 @@ class Model(ModelExperts):
         self,
         n_ctx: int = DEFAULT_N_CTX,
         *,
-        chunk: int = DEFAULT_CHUNK,
+        chunk: int | None = None,
         threads: int | None = None,
         rows: Literal["f16", "f32"] = "f16",
         mtp: bool = False,
@@ -329,12 +334,15 @@ class Model(ModelExperts):
         """Return the memory that a session with these settings takes at most, without making one."""
         native = self._open()
         check_range("n_ctx", n_ctx, MAX_N_CTX)
-        check_range("chunk", chunk, 4096)
+        if chunk is not None:
+            check_range("chunk", chunk, 4096)
         check_choice("rows", rows, ("f16", "f32"))
         if threads is None:
             threads = _session.default_threads()
         check_range("threads", threads, 256)
         check_checkpoints(checkpoint_every, checkpoint_bytes)
+        if chunk is None:
+            chunk = self._chunk(n_ctx, rows == "f16", bool(mtp), threads, checkpoint_every, checkpoint_bytes)
         plan = native.memory(n_ctx, chunk, rows == "f16", bool(mtp), threads, checkpoint_every, checkpoint_bytes)
         if native.streams():
             stats = native.expert_stats()
@@ -343,6 +351,46 @@ class Model(ModelExperts):
             info = native.gguf().info()
             plan["weights_bytes"] = info["file_bytes"] - info["data_offset"]
         return MemoryPlan(**plan)
+
+    def session_need(
+        self,
+        n_ctx: int = DEFAULT_N_CTX,
+        *,
+        threads: int | None = None,
+        mtp: bool = False,
+        most: int | None = None,
+        n: int = 1,
+    ) -> SessionNeed:
+        """Return what sessions would take if the experts were streamed, to choose the size of their cache.
+
+        Parameters
+        ----------
+        n_ctx, threads, mtp
+            As of `memory_plan`.
+        most : int, optional
+            Bytes that more than one session may take.
+        n : int
+            Number of sessions.
+        """
+        short, long = (
+            self.memory_plan(n_ctx, chunk=chunk, threads=threads, mtp=mtp).total_session_bytes
+            for chunk in (DEFAULT_CHUNK, STREAMED_CHUNK)
+        )
+        limit = n * long if most is None else most
+        return SessionNeed(max(short, min(n * short, limit)), max(long, min(n * long, limit)), long - short)
+
+    def _chunk(self, n_ctx: int, *other: Any) -> int:
+        """Return the chunk of a session that was not given one; `other` as the core takes it."""
+        native = self._open()
+        if not native.streams():
+            return DEFAULT_CHUNK
+        stats = native.expert_stats()
+        short, long = (
+            MemoryPlan(**native.memory(n_ctx, chunk, *other), weights_bytes=0).total_session_bytes
+            for chunk in (DEFAULT_CHUNK, STREAMED_CHUNK)
+        )
+        whole, cache = (stats["slot_bytes"] * stats[name] for name in ("n_experts", "n_slots"))
+        return STREAMED_CHUNK if takes_long_chunks(whole, cache, long - short) else DEFAULT_CHUNK
 
     def check(self, *, progress: Progress | None = None) -> None:
         """Decode every weight and look for values that are not finite. Reads the whole file.

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 
 DEFAULT_N_CTX = 32_768
 DEFAULT_CHUNK = 512
+STREAMED_CHUNK = 2048  # reads each expert once for more tokens; see `budget.takes_long_chunks`
 DEFAULT_CHECKPOINT_EVERY = 1024
 DEFAULT_CHECKPOINT_BYTES = 256 << 20
 MAX_N_CTX = 1_048_576

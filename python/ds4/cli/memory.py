@@ -13,7 +13,9 @@ from ds4 import Model
 from ds4.budget import (
     SPARE_SHARE,
     ExpertPlan,
+    SessionNeed,
     available_memory,
+    cache_beside,
     cache_bytes,
     expert_plan,
     parse_size,
@@ -104,7 +106,7 @@ def choose_cache(
     path: Path,
     asked: int | str,
     available: int | None,
-    session_bytes: int,
+    need: SessionNeed,
     *,
     n_ctx: int,
     force: bool,
@@ -121,7 +123,7 @@ def choose_cache(
         Bytes, or as much as is left.
     available : int or None
         Bytes that the process can get, if known.
-    session_bytes : int
+    need : SessionNeed
         What sessions take.
     n_ctx : int
         Their context, for the text.
@@ -146,7 +148,7 @@ def choose_cache(
         size = min(int(asked), plan.all_bytes)
     else:
         try:
-            most = cache_bytes(plan, available, session_bytes)
+            most = cache_beside(plan, available, need)
         except ValueError as error:
             raise MemoryRefusedError(f"{error}; a smaller context (-c) or model file would fit") from None
         size = most if asked == "auto" else min(int(asked), plan.all_bytes)
@@ -157,6 +159,7 @@ def choose_cache(
             )
             size = most
     slots = size // smallest
+    session_bytes = need.beside(plan, slots * smallest)
     lines.append(
         f"streaming: {show_size(plan.resident_bytes)} of weights in memory, {show_size(slots * smallest)} for "
         f"{slots} of {plan.n_experts} experts ({100 * slots / plan.n_experts:.0f} %, {show_size(smallest)} each), "

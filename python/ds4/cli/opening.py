@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ds4 import GGUFFile, Model, ReadOptions, Session, WeightDataError
-from ds4.budget import ExpertPlan, expert_plan
+from ds4.budget import ExpertPlan, SessionNeed, expert_plan
 
 from .disk import best_reads
 from .memory import available_beside, available_memory, choose_cache, divide_memory, require_memory
@@ -66,7 +66,7 @@ def opened_pair(first: Settings, second: Settings) -> Iterator[tuple[Model, Mode
     rooms: tuple[int | None, int | None] = (None, None)
     available = _available(first)
     if first.cache is not None and available is not None:
-        rooms = divide_memory(available, (_most_memory(first), _most_memory(second)))
+        rooms = divide_memory(available, (_most_memory(first, available), _most_memory(second, available)))
     with opened_model(first, room=rooms[0]) as one, opened_model(second, room=rooms[1]) as other:
         yield one, other
 
@@ -103,31 +103,33 @@ def _available(settings: Settings) -> int | None:
     return available_memory() if settings.simulate_memory is None else settings.simulate_memory
 
 
-def _plans(path: Path, settings: Settings) -> tuple[ExpertPlan, int]:
-    """Return what streaming takes and what a session takes; only heads of files are read."""
+def _plans(
+    path: Path, settings: Settings, available: int | None, n_sessions: int = 1
+) -> tuple[ExpertPlan, SessionNeed]:
+    """Return what streaming takes and what sessions take, at most an eighth; only heads of files are read."""
+    most = None if available is None else available // 8
     with Model.open(path, backend="cpu" if settings.cpu else settings.backend, mtp=settings.mtp) as model:
-        session = model.memory_plan(settings.ctx, threads=settings.threads, mtp=settings.draft is not None)
-    return expert_plan([path] if settings.mtp is None else [path, settings.mtp]), session.total_session_bytes
+        need = model.session_need(
+            settings.ctx, threads=settings.threads, mtp=settings.draft is not None, most=most, n=n_sessions
+        )
+    return expert_plan([path] if settings.mtp is None else [path, settings.mtp]), need
 
 
-def _most_memory(settings: Settings) -> int:
+def _most_memory(settings: Settings, available: int) -> int:
     """Return what a model that streams takes with one session, if it gets the cache that was asked for."""
-    plan, session_bytes = _plans(_path(settings), settings)
+    plan, need = _plans(_path(settings), settings, available)
     asked = settings.cache
     cache = min(asked, plan.all_bytes) if isinstance(asked, int) else plan.all_bytes
-    return plan.resident_bytes + cache + session_bytes
+    return plan.resident_bytes + cache + need.beside(plan, cache)
 
 
 def _planned_cache(path: Path, settings: Settings, n_sessions: int, room: int | None) -> tuple[int, ReadOptions]:
     """Choose the expert cache and how to read; tell what goes where before anything large is read."""
     asked = settings.cache
     assert asked is not None
-    plan, one = _plans(path, settings)
     available = _available(settings) if room is None else room
-    sessions = one * n_sessions
-    if available is not None:
-        sessions = max(one, min(sessions, available // 8))
-    size, lines = choose_cache(plan, path, asked, available, sessions, n_ctx=settings.ctx, force=settings.force_memory)
+    plan, need = _plans(path, settings, available, n_sessions)
+    size, lines = choose_cache(plan, path, asked, available, need, n_ctx=settings.ctx, force=settings.force_memory)
     for line in lines:
         note(line)
     return size, best_reads(path, plan.read_bytes, settings.read_depth)

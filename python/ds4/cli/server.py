@@ -97,10 +97,9 @@ at once."""
 @click.option(
     "--prefill-quantum",
     type=Whole(1, 4096),
-    default=256,
-    show_default=True,
     metavar="N",
-    help="Most tokens of a prompt that are computed before other answers go on.",
+    help="Most tokens of a prompt that are computed before other answers go on. Default: 256; 2048 where streamed "
+    "experts are read for that many at a time.",
 )
 @click.option(
     "--max-queue",
@@ -133,7 +132,7 @@ at once."""
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,
     hosts: tuple[str, ...], cors: tuple[str, ...], sessions: int | None, session_memory: int | None, active: int,
-    prefill_quantum: int, max_queue: int, kv_dir: Path | None,
+    prefill_quantum: int | None, max_queue: int, kv_dir: Path | None,
     kv_budget: int | None, kv_daily_writes: int | None, drain: float, trace: Path | None, quiet: bool, **values: Any,
 ) -> int:  # fmt: skip
     """Run the command."""
@@ -237,7 +236,7 @@ def _inside(
     sessions: int | None,
     session_memory: int | None,
     active: int,
-    prefill_quantum: int,
+    prefill_quantum: int | None,
     max_queue: int,
     trace: Path | None,
 ) -> EngineSettings:

@@ -8,7 +8,7 @@ from pathlib import Path
 import ds4
 import numpy as np
 import pytest
-from ds4.budget import ExpertPlan, cache_bytes, expert_plan
+from ds4.budget import ExpertPlan, SessionNeed, cache_beside, cache_bytes, expert_plan
 from support.gguf_write import string, tensor_f32, write_gguf
 from support.rewrite import rewrite
 from support.tiny_gguf import RECIPES, write_tiny_gguf
@@ -86,3 +86,56 @@ def test_a_file_without_experts(tmp_path: Path) -> None:
         [tensor_f32("a.weight", np.zeros((2, 4), np.float32))],
     )
     assert expert_plan([path]) == ExpertPlan(32, 0, 0)
+
+
+def need(short: int, long: int) -> SessionNeed:
+    return SessionNeed(short, long, long - short)
+
+
+def test_long_chunks_where_there_is_room() -> None:
+    """What they take more comes out of the cache, and is at most a quarter of it."""
+    ample, tight, none = need(GIB, 2 * GIB), need(GIB, 9 * GIB), need(GIB, 40 * GIB)
+    long = cache_beside(FLASH, 32 * GIB, ample)
+    assert long == cache_bytes(FLASH, 32 * GIB, 2 * GIB)
+    assert ample.beside(FLASH, long) == 2 * GIB
+    # The cache of short chunks has room for them, that of long ones has not: short ones, and a cache that says so.
+    cut = cache_beside(FLASH, 48 * GIB, tight)
+    assert cut < 32 * GIB < cache_bytes(FLASH, 48 * GIB, GIB)
+    assert cut > 32 * GIB - 2 * FLASH.slot_bytes
+    assert tight.beside(FLASH, cut) == GIB
+    assert cache_beside(FLASH, 32 * GIB, none) == cache_bytes(FLASH, 32 * GIB, GIB)
+    assert cache_beside(FLASH, 1000 * GIB, ample) == FLASH.all_bytes
+    assert ample.beside(FLASH, FLASH.all_bytes) == GIB
+    with pytest.raises(ValueError, match="not enough memory"):
+        cache_beside(FLASH, 9 * GIB, ample)
+
+
+def test_chunks_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans and sessions agree; an explicit chunk stands; without streaming nothing changes."""
+    path = ds4.Model.embedded_path()
+    with ds4.Model.open(path) as model, ds4.Model.open(path, expert_cache="5MiB") as streamed:
+        short, long = (model.memory_plan(8192, chunk=n, threads=1) for n in (512, 2048))
+        assert model.session_need(8192, threads=1) == need(short.total_session_bytes, long.total_session_bytes)
+        assert streamed.memory_plan(8192, threads=1).scratch_bytes == short.scratch_bytes
+        for takes in (True, False):
+            monkeypatch.setattr("ds4.model.takes_long_chunks", lambda *a, takes=takes: takes)
+            plan = streamed.memory_plan(8192, threads=1)
+            assert plan.scratch_bytes == (long if takes else short).scratch_bytes
+            with streamed.session(n_ctx=8192, threads=1) as session:
+                assert session.chunk == (2048 if takes else 512)
+            with streamed.session(n_ctx=8192, threads=1, chunk=64) as session:
+                assert session.chunk == 64
+            with model.session(n_ctx=8192, threads=1) as session:
+                assert session.chunk == 512
+    assert model.closed
+
+
+def test_what_several_sessions_need() -> None:
+    with ds4.Model.open_embedded() as model:
+        one = model.session_need(256, threads=1)
+        assert model.session_need(256, threads=1, n=3) == SessionNeed(3 * one.short, 3 * one.long, one.extra)
+        assert model.session_need(256, threads=1, n=9, most=1) == one
+        middle = 2 * one.short + 1
+        assert model.session_need(256, threads=1, n=9, most=middle) == SessionNeed(
+            middle, max(one.long, middle), one.extra
+        )

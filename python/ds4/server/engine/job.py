@@ -15,6 +15,8 @@ from ...costs import CostModel
 from ...errors import Cancelled, StateError
 from ...experts import ExpertUse
 from ...kvstore import Reason
+from ...model_options import DEFAULT_CHUNK
+from ...session import Session
 from ...speculation import Draft, Speculator
 from ...tokenizer import Tokenizer
 from .. import contract
@@ -25,6 +27,8 @@ from .replay import key_of_tokens, stored_blocks, written_turn
 from .statistics import Statistics
 from .storage import Fetched, Storage
 from .trace import Trace, difference
+
+_QUANTUM = 256
 
 log = logging.getLogger("ds4.server")
 
@@ -184,8 +188,8 @@ class Job:
 
     # Steps
 
-    def step(self, quantum: int) -> None:
-        """Compute one piece of the prompt of at most `quantum` tokens, or one token of the answer."""
+    def step(self, quantum: int | None) -> None:
+        """Compute a piece of the prompt of at most `Settings.prefill_quantum` tokens, or one token of the answer."""
         start = perf_counter()
         decoding = self.decoding
         try:
@@ -236,9 +240,10 @@ class Job:
 
     # The prompt
 
-    def _step_prefill(self, quantum: int) -> None:
+    def _step_prefill(self, quantum: int | None) -> None:
         slot = self.slot
         assert slot is not None
+        quantum = quantum or _quantum(slot.session)
         n = len(self.tokens)
         pos = len(slot.tokens)
         if self._kept is None and slot.session.model.streams:
@@ -454,6 +459,11 @@ class Job:
                 "calls": choice.calls,
             }
         return out
+
+
+def _quantum(session: Session) -> int:
+    """Return the tokens of a prompt that are computed before others have their turn, when nobody chose a number."""
+    return session.chunk if session.model.streams and session.chunk > DEFAULT_CHUNK else _QUANTUM
 
 
 def _nobody(events: list[contract.Event]) -> None:

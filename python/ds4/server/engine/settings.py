@@ -29,8 +29,9 @@ class Settings:
         Requests that are worked on at the same time, token by token in turn.
     max_queued : int
         Requests that may wait; more are refused (`Overloaded`). 0: nobody waits.
-    prefill_quantum : int
-        Most tokens of a prompt that are computed before others have their turn.
+    prefill_quantum : int or None
+        Most tokens of a prompt that are computed before others have their turn. None: 256, or the chunk of the sessions
+        where that is longer than usual, because experts are streamed and fewer tokens would read as many of them.
     memory_bytes : int or None
         Memory for sessions; decides how many are alive. None: as many as `max_active`.
     keep_sessions : int
@@ -56,7 +57,7 @@ class Settings:
     max_tokens: int = DEFAULT_MAX_TOKENS
     max_active: int = 8
     max_queued: int = 64
-    prefill_quantum: int = 256
+    prefill_quantum: int | None = None
     memory_bytes: int | None = None
     keep_sessions: int = 16
     tool_memory_ids: int = 100_000
@@ -74,13 +75,14 @@ class Settings:
             "max_tokens": 1,
             "max_active": 1,
             "max_queued": 0,
-            "prefill_quantum": 1,
             "keep_sessions": 1,
             "tool_memory_ids": 0,
             "tool_memory_bytes": 0,
             "turn_memory_bytes": 0,
             "text_cache_bytes": 0,
         }
+        if self.prefill_quantum is not None:
+            least["prefill_quantum"] = 1
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
