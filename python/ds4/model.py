@@ -77,8 +77,8 @@ class Model(ModelExperts):
         self._native: _model.Model | None = native
         self._path = path
         self._shape = Shape(**native.shape())
-        self._metadata = Metadata(native.gguf())
-        self._tokenizer = _LazyTokenizer(self._metadata)
+        self._metadata: Metadata | None = Metadata(native.gguf())
+        self._tokenizer: _LazyTokenizer | None = _LazyTokenizer(self._metadata)
 
     @classmethod
     def open(
@@ -191,6 +191,7 @@ class Model(ModelExperts):
     def metadata(self) -> Metadata:
         """Metadata of the file."""
         self._open()
+        assert self._metadata is not None
         return self._metadata
 
     @property
@@ -203,6 +204,7 @@ class Model(ModelExperts):
             The file holds no token table, or one that is not DeepSeek V4's.
         """
         self._open()
+        assert self._tokenizer is not None
         return self._tokenizer()
 
     @property
@@ -318,6 +320,7 @@ class Model(ModelExperts):
             checkpoint_every,
             checkpoint_bytes,
         )
+        assert self._tokenizer is not None
         return Session(self, inner, self._tokenizer)
 
     def memory_plan(
@@ -566,8 +569,8 @@ class Model(ModelExperts):
         return self._native is None
 
     def close(self) -> None:
-        """End the use of this object. The file stays mapped until the last session is gone. Closing twice is fine."""
-        self._native = None
+        """End the use of this object. The weights stay until the last session is closed. Closing twice is fine."""
+        self._native = self._metadata = self._tokenizer = None  # metadata of the file hold it open
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ._native import _session
 from .costs import CostModel
-from .errors import Cancelled, StateError
+from .errors import Cancelled, ClosedError, StateError
 from .experts import ExpertUse
 from .importance import Importance
 from .profile import Profile
@@ -614,6 +614,7 @@ class Session(SessionState):
     def close(self) -> None:
         """Free the session. A call that is running is cancelled and waited for. Closing again does nothing."""
         native, self._native = self._native, None
+        self._tokenizer = _no_tokenizer  # one that was not built yet would keep the weights
         self._stop = True
         if native is not None:
             native.shutdown()
@@ -633,3 +634,7 @@ class Session(SessionState):
 
     def _ids(self, tokens: int | Tokens) -> NDArray[np.int32]:
         return as_ids(tokens, self._n_vocab)
+
+
+def _no_tokenizer() -> Tokenizer:
+    raise ClosedError("the session is closed")

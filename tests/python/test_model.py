@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import platform
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,6 +100,36 @@ def test_what_the_progress_function_raises_ends_the_check(model: ds4.Model) -> N
     except RuntimeError as error:
         assert str(error) == "enough"  # not reached when the whole check takes less than one pulse
     model.check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("used", [False, True])
+def test_closing_gives_the_memory_back(flash_gguf: Path, tmp_path: Path, streamed: bool, used: bool) -> None:
+    """The file is let go when model and sessions are closed, though their objects live on."""
+    path = shutil.copyfile(flash_gguf, tmp_path / f"own-{streamed}-{used}.gguf")
+
+    def held() -> bool:
+        maps = Path("/proc/self/maps").read_text()
+        return path.name in maps or path.name in " ".join(
+            os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()
+        )
+
+    for model_first in (True, False):
+        model = ds4.Model.open(path, expert_cache=1 << 20 if streamed else None)
+        sessions = [model.session(n_ctx=64, threads=1) for _ in range(2)]
+        if used:
+            assert model.metadata["general.architecture"] == "deepseek4"
+            for session in sessions:
+                session.eval([1, 2])
+        assert held()
+        if model_first:
+            model.close()
+        for session in sessions:
+            assert held()
+            session.close()
+        model.close()
+        assert not held()
 
 
 def test_a_closed_model_says_so_and_its_sessions_go_on(flash_gguf: Path) -> None:
