@@ -1,0 +1,72 @@
+// Matrix products: which kernel.
+#include <cstdlib>
+#include "backend.h"
+#include "formats.h"
+#include "matmul.cuh"
+#include "rounding.h"
+
+namespace ds4::gpu {
+namespace {
+
+// Few rows: many threads a row, so that all of the device has work.
+constexpr uint32_t kWanted = 512;  // thread blocks
+
+template <class F> int rows_at_once(uint32_t n_out, uint32_t n_in) {
+    int rows = kMostRowsAtOnce;
+    const uint32_t pieces = n_in / F::kValues * F::kPieces;
+    while (rows > 1 && n_out / static_cast<uint32_t>(rows) < kWanted && kFewThreads / static_cast<uint32_t>(rows) < pieces) rows /= 2;
+    return rows;
+}
+
+template <class F, int N> void few(ds4_queue *q, const MatmulArgs &m) {
+    const int rows = rows_at_once<F>(m.a.w.n_out, m.a.w.n_in);
+    DS4_LAUNCH(q, (matmul_few<F, N>), blocks_for(m.a.w.n_out, static_cast<unsigned>(rows)), kFewThreads, 0, m, rows);
+}
+
+template <class F> void rounded_product(ds4_queue *q, MatmulArgs m) {
+    const uint32_t n = m.a.n, per_group = m.a.w.n_out / m.a.groups;
+    if (!round_rows_of<F>(q, kWorkRounded, at(m.a.x), uint64_t{n} * m.a.groups, m.a.w.n_in, m.a.x_stride, m.a.groups, &m.x)) return;
+    if (n == 1) return few<F, 1>(q, m);
+    if (n == 2) return few<F, 2>(q, m);
+    if (n <= 4) return few<F, 4>(q, m);
+    if (n <= kFewTokens) return few<F, kFewTokens>(q, m);
+    const dim3 grid(blocks_for(per_group, kTileRows) * m.a.groups, blocks_for(n, kTileTokens));
+    if (matrix_units(q))
+        DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Unit>>), grid, kTileThreads, 0, m);
+    else
+        DS4_LAUNCH(q, (matmul_tiles<F, PlainUnit>), grid, kTileThreads, 0, m);
+}
+
+template <class F, int N> void few_float(ds4_queue *q, const MatmulArgs &m) {
+    if (m.a.w.n_out < kWanted && m.a.w.n_in >= 1024)
+        DS4_LAUNCH(q, (matmul_wide_float<F, N>), m.a.w.n_out, kFewThreads, 0, m);
+    else
+        DS4_LAUNCH(q, (matmul_few_float<F, N>), blocks_for(m.a.w.n_out, kFewThreads / 32), kFewThreads, 0, m);
+}
+
+template <class F> void float_product(ds4_queue *q, const MatmulArgs &m) {
+    const uint32_t n = m.a.n;
+    if (n == 1) return few_float<F, 1>(q, m);
+    if (n <= 4) return few_float<F, 4>(q, m);
+    if (n <= kFewTokens) return few_float<F, kFewTokens>(q, m);
+    const dim3 grid(blocks_for(m.a.w.n_out / m.a.groups, kFloatTileRows) * m.a.groups, blocks_for(n, kFloatTileTokens));
+    DS4_LAUNCH(q, (matmul_float_tiles<F>), grid, kFloatTileThreads, 0, m);
+}
+
+}  // namespace
+
+bool matrix_units(const ds4_queue *) { return getenv("DS4_PLAIN") == nullptr; }
+
+void matmul(ds4_queue *q, const ds4_args_matmul *args) {
+    if (args->n == 0 || args->w.n_out == 0) return;
+    const MatmulArgs m{resolved(args), {}};
+    const bool known = with_format(m.a.w.type, [&](auto format) {
+        using F = decltype(format);
+        if constexpr (F::kInteger)
+            if (m.a.quantized) return rounded_product<F>(q, m);
+        float_product<F>(q, m);
+    });
+    if (!known) set_failed(q, DS4_E_UNSUPPORTED, "matmul: weights of tensor type %u", m.a.w.type);
+}
+
+}  // namespace ds4::gpu

@@ -1,0 +1,28 @@
+// What the operations with matrix products share on the host side.
+#pragma once
+
+#include "activations.cuh"
+#include "backend.h"
+
+namespace ds4::gpu {
+
+// Whether the device of a queue has the matrix unit that mma.cuh was compiled for.
+bool matrix_units(const ds4_queue *q);
+
+// Rounds n_rows rows of n_in floats for weights of a format: rows [token][group], tokens x_stride floats apart. False when
+// there is no memory for them; the queue has failed then.
+template <class F>
+bool round_rows_of(ds4_queue *q, WorkSlot slot, const float *x, uint64_t n_rows, uint32_t n_in, uint32_t x_stride, uint32_t groups,
+                   Rounded *out) {
+    void *work = work_space(q, slot, rounded_bytes(n_rows, n_in));
+    if (!work) return false;
+    *out = rounded_at(work, n_rows, n_in);
+    const RoundArgs a{x, n_rows * (n_in / F::kValues), n_in, x_stride, groups};
+    if constexpr (F::kValues == 256)
+        DS4_LAUNCH(q, round_q8_k, blocks_for(a.n_blocks, kRoundBlocks), kRoundThreads, 0, a, *out);
+    else
+        DS4_LAUNCH(q, round_q8_a, blocks_for(a.n_blocks, kRoundBlocks), kRoundThreads, 0, a, *out);
+    return true;
+}
+
+}  // namespace ds4::gpu
