@@ -1,5 +1,6 @@
 // Matrix products: which kernel.
-#include <cstdlib>
+#include <cstring>
+
 #include "backend.h"
 #include "formats.h"
 #include "matmul.cuh"
@@ -55,7 +56,17 @@ template <class F> void float_product(ds4_queue *q, const MatmulArgs &m) {
 
 }  // namespace
 
-bool matrix_units(const ds4_queue *) { return getenv("DS4_PLAIN") == nullptr; }
+#ifdef DS4_HOST_SIMT
+static bool host_matrix_units = true;
+bool matrix_units(const ds4_queue *) { return host_matrix_units; }
+#elif defined(__HIP__)
+bool matrix_units(const ds4_queue *q) {
+    const char *arch = q->device->info.arch;
+    return kWarp == 64 ? strncmp(arch, "gfx942", 6) == 0 : strncmp(arch, "gfx11", 5) == 0;
+}
+#else
+bool matrix_units(const ds4_queue *) { return true; }  // sm_80 and later have them, and nothing older is compiled for
+#endif
 
 void matmul(ds4_queue *q, const ds4_args_matmul *args) {
     if (args->n == 0 || args->w.n_out == 0) return;
@@ -70,3 +81,9 @@ void matmul(ds4_queue *q, const ds4_args_matmul *args) {
 }
 
 }  // namespace ds4::gpu
+
+#ifdef DS4_HOST_SIMT
+// For tests: whether products of tiles are made by the emulated matrix unit or by the plain fallback.
+extern "C" __attribute__((visibility("default"))) void simt_set_matrix_units(uint32_t on);
+void simt_set_matrix_units(uint32_t on) { ds4::gpu::host_matrix_units = on; }
+#endif

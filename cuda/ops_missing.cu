@@ -7,7 +7,6 @@ namespace ds4::gpu {
     void op(ds4_queue *q, const ds4_args_##op *) { set_failed(q, DS4_E_UNSUPPORTED, "operation " #op " is missing in this back end"); }
 
 MISSING(embed)
-MISSING(matmul)
 MISSING(hc_pre)
 MISSING(hc_post)
 MISSING(hc_head)
@@ -18,7 +17,6 @@ MISSING(compress)
 MISSING(indexer)
 MISSING(attention)
 MISSING(router)
-MISSING(experts)
 MISSING(swiglu)
 MISSING(add_rows)
 MISSING(steer)

@@ -139,6 +139,7 @@ class HostControls:
         self._library.simt_set_order.argtypes = [ctypes.c_uint32]
         self._library.simt_set_memory.argtypes = [ctypes.c_uint64]
         self._library.simt_used_memory.restype = ctypes.c_uint64
+        self._library.simt_set_matrix_units.argtypes = [ctypes.c_uint32]
 
     def order(self, seed: int) -> None:
         """Choose the order of threads and blocks of the launches to come."""
@@ -147,6 +148,10 @@ class HostControls:
     def memory(self, total: int) -> None:
         """Choose the size of the card."""
         self._library.simt_set_memory(total)
+
+    def matrix_units(self, on: bool) -> None:
+        """Choose between matrix units and the plain products in their place."""
+        self._library.simt_set_matrix_units(on)
 
     def used(self) -> int:
         """Return the bytes that are allocated on the card."""
