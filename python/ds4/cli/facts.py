@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ds4 import DS4Error, GGUFFile, Model, ModelFileError, Tokenizer
+from ds4.budget import cache_beside, expert_plan
 from ds4.gguf import GGUFTensor
 from ds4.gguf_experts import WeightView, expert_layout, standard_tensors
 
@@ -86,6 +87,7 @@ def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str
                 "shape": dataclasses.asdict(model.shape),
                 "has_mtp": model.has_mtp,
                 "memory": {"n_ctx": n_ctx, **dataclasses.asdict(plan), **memory},
+                "streaming": _streaming(path, model, n_ctx, available),
                 "warnings": list(model.warnings),
                 "fingerprint": model.fingerprint.hex(),
                 "loads": True,
@@ -98,6 +100,36 @@ def file_facts(path: Path, n_ctx: int, simulated: int | None = None) -> dict[str
         facts["loads"] = False
         problem = "it has no tokenizer" if facts["tokenizer"] is None else facts["tokenizer"]["problem"]
         facts["differences"].append(problem)
+    return facts
+
+
+def _streaming(path: Path, model: Model, n_ctx: int, available: int | None) -> dict[str, Any] | None:
+    """Return what streaming routed experts takes, and the cache that `auto` would have; None if there are none."""
+    plan = expert_plan([path])
+    if not plan.n_experts:
+        return None
+    need = model.session_need(n_ctx)
+    facts: dict[str, Any] = {
+        "resident_bytes": plan.resident_bytes,
+        "expert_bytes": plan.slot_bytes,
+        "n_experts": plan.n_experts,
+        "least_cache_bytes": plan.slot_bytes,
+        "least_bytes": plan.resident_bytes + plan.slot_bytes + need.short,
+        "auto": None,
+        "problem": None,
+    }
+    try:
+        cache = cache_beside(plan, available, need)
+    except ValueError as error:
+        return facts | {"problem": str(error)}
+    session = need.beside(plan, cache)
+    facts["auto"] = {
+        "cache_bytes": cache,
+        "n_experts": cache // plan.slot_bytes,
+        "share": round(cache / plan.all_bytes, 6),
+        "session_bytes": session,
+        "total_bytes": plan.resident_bytes + cache + session,
+    }
     return facts
 
 

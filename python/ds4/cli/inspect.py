@@ -84,6 +84,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         out += [f"  not usable: {t['problem']}"] if t.get("problem") else []
     if facts.get("memory"):
         out += _memory_lines(facts["memory"])
+    if facts.get("streaming"):
+        out += _streaming_lines(facts["streaming"])
     out += [f"warning        {w}" for w in facts.get("warnings", [])]
     return out + _verdict(facts)
 
@@ -124,15 +126,33 @@ def _memory_lines(memory: dict[str, Any]) -> list[str]:
     ]
 
 
+def _streaming_lines(streaming: dict[str, Any]) -> list[str]:
+    out = [
+        f"streaming      {streaming['n_experts']} experts of {show_size(streaming['expert_bytes'])} beside "
+        f"{show_size(streaming['resident_bytes'])} of other weights; takes at least "
+        f"{show_size(streaming['least_bytes'])}, session included"
+    ]
+    auto = streaming["auto"]
+    if auto is None:
+        return [*out, f"               {streaming['problem']}"]
+    return [
+        *out,
+        f"               --expert-cache auto: {show_size(auto['cache_bytes'])} for {auto['n_experts']} experts "
+        f"({100 * auto['share']:.0f} %), {show_size(auto['total_bytes'])} in all",
+    ]
+
+
 def _verdict(facts: dict[str, Any]) -> list[str]:
     if facts["runs"]:
         return ["runs           yes"]
     if facts["loads"]:
         memory = facts["memory"]
         needed = memory["weights_bytes"] + memory["total_session_bytes"]
+        streams = facts["streaming"] and facts["streaming"]["auto"]
         return [
             f"runs           no: needs {show_size(needed)}, {show_size(memory['available_bytes'])} available "
-            f"{'as simulated' if memory['simulated'] else 'here'}; --force-memory would insist"
+            f"{'as simulated' if memory['simulated'] else 'here'}; "
+            f"{'--expert-cache auto streams its experts, ' if streams else ''}--force-memory would insist"
         ]
     out = ["runs           no"]
     if facts["architecture"] != "deepseek4":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ds4 import Model
 from support.gguf_write import GGMLType, ValueType, array, make_tensor, string, u32, write_gguf
 from support.tiny_gguf import RECIPES, write_tiny_gguf
 
@@ -116,6 +117,27 @@ def test_verdict_counts_the_memory(ds4: Any, model_path: Path) -> None:
     assert facts["memory"]["available_bytes"] == 1 << 20
     assert ds4("-m", model_path, "-p", "hi", "-n", 1, "--simulate-memory", "1MiB").returncode == 1
     assert ds4("inspect", model_path, "--simulate-memory", "1TiB").returncode == 0
+
+
+def test_the_plan_of_streaming_is_what_a_run_does(ds4: Any) -> None:
+    """Where only streaming fits, the verdict says so, and the cache is the one that a run gets."""
+    path = Model.embedded_path()
+    whole = json.loads(ds4("inspect", path, "-c", 256, "--json").stdout)
+    memory, plan = whole["memory"], whole["streaming"]
+    assert plan["auto"]["share"] == 1
+    assert plan["least_bytes"] < plan["auto"]["total_bytes"]
+    room = memory["weights_bytes"] + memory["total_session_bytes"] - 1
+    done = ds4("inspect", path, "-c", 256, "--simulate-memory", room)
+    assert done.returncode == 1
+    assert "--expert-cache auto streams its experts" in done.stdout.splitlines()[-1]
+    auto = json.loads(ds4("inspect", path, "-c", 256, "--simulate-memory", room, "--json").stdout)["streaming"]["auto"]
+    assert 0 < auto["n_experts"] < plan["n_experts"]
+    assert f"for {auto['n_experts']} experts ({100 * auto['share']:.0f} %)" in done.stdout
+    run = ds4("-p", "hi", "-n", 1, "-c", 256, "--simulate-memory", room, "--expert-cache", "auto")
+    assert f"for {auto['n_experts']} of {plan['n_experts']} experts" in run.stderr
+    tight = json.loads(ds4("inspect", path, "-c", 256, "--simulate-memory", "8MiB", "--json").stdout)["streaming"]
+    assert tight["auto"] is None
+    assert f"a cache of at least {tight['least_cache_bytes']} bytes" in tight["problem"]
 
 
 def test_hostile_head_is_refused_at_once(ds4: Any, tmp_path: Path) -> None:
