@@ -7,16 +7,9 @@ namespace ds4::gpu {
     void op(ds4_queue *q, const ds4_args_##op *) { set_failed(q, DS4_E_UNSUPPORTED, "operation " #op " is missing in this back end"); }
 
 MISSING(embed)
-MISSING(hc_pre)
-MISSING(hc_post)
-MISSING(hc_head)
 MISSING(rope)
 MISSING(round_rows)
 MISSING(store_rows)
-MISSING(compress)
-MISSING(indexer)
-MISSING(attention)
-MISSING(router)
 MISSING(swiglu)
 MISSING(add_rows)
 MISSING(steer)

@@ -1,11 +1,13 @@
 // Operations of a backend through its table, for conformance tests and micro-benchmarks: argument records arrive as bytes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -91,6 +93,13 @@ public:
         throw py::value_error("no operation " + name);
     }
 
+    void reset_margins() { ops_->margins_reset(queue_); }
+    // The smallest gaps at the boundary of a choice: (indexer, router).
+    std::pair<float, float> margins() {
+        const ds4_margins m = ops_->margins(queue_);
+        return {m.indexer, m.router};
+    }
+
 private:
     const ds4_backend_ops *ops_;
     std::unique_ptr<ds4_error> err_;
@@ -111,5 +120,7 @@ void add_ops(py::module_ &m) {
         .def(py::init<unsigned, const std::string &>(), py::arg("threads"), py::arg("backend") = "")
         .def("upload", &Queue::upload)
         .def("download", &Queue::download)
-        .def("run", &Queue::run);
+        .def("run", &Queue::run)
+        .def("reset_margins", &Queue::reset_margins)
+        .def("margins", &Queue::margins);
 }

@@ -53,6 +53,15 @@ class Device:
         """Run an operation and wait for it; fields that are not given are 0."""
         self._queue.run(name, bytes(RECORDS[name](**fields)))
 
+    def reset_margins(self) -> None:
+        """Forget the gaps of what was chosen before."""
+        self._queue.reset_margins()
+
+    def margins(self) -> tuple[float, float]:
+        """Return the smallest gaps at the boundary of a choice since then: indexer, router."""
+        indexer, router = self._queue.margins()
+        return indexer, router
+
     def get(self, ref: Any, *shape: int, dtype: Any = np.float32) -> Array:
         """Copy an array back."""
         kind = np.dtype(dtype)

@@ -1,0 +1,60 @@
+// Attention: one block for all keys of a token, or a block for each piece of them.
+#include "attention.cuh"
+#include "backend.h"
+
+#include <algorithm>
+
+namespace ds4::gpu {
+
+namespace {
+
+// Tokens are split while they make fewer blocks than this and their pieces fit the space; a token alone always is.
+constexpr uint32_t kEnoughBlocks = 256;
+constexpr uint64_t kMostSplitBytes = 32ull << 20;
+
+uint64_t piece_count(uint64_t keys) { return (keys + kPieceKeys - 1) / kPieceKeys; }
+uint64_t rows_bytes(uint64_t heads, uint64_t dim) { return heads * (dim * sizeof(float) + sizeof(Softmax)); }
+
+uint32_t groups_of(const ds4_args_attention &a) { return (a.heads + kBlockHeads - 1) / kBlockHeads; }
+
+template <int kRowType> void launch(ds4_queue *q, const ds4_args_attention &a, const Pieces &pieces, bool split) {
+    const dim3 grid(a.n * groups_of(a), split ? pieces.most : 1);
+    if (split)
+        DS4_LAUNCH(q, (attention_kernel<kRowType, true>), grid, kAttentionThreads, 0, a, pieces);
+    else
+        DS4_LAUNCH(q, (attention_kernel<kRowType, false>), grid, kAttentionThreads, 0, a, pieces);
+}
+
+}  // namespace
+
+void attention(ds4_queue *q, const ds4_args_attention *args) {
+    if (!args->n) return;
+    if (args->dim % 4 || args->dim > kMostHeadDim)
+        return set_failed(q, DS4_E_UNSUPPORTED, "attention: heads of %u dims; multiples of 4 up to %u can be computed",
+                          args->dim, kMostHeadDim);
+    const ds4_args_attention a = resolved(args);
+    const uint64_t end = uint64_t{a.pos0} + a.n;
+    uint64_t keys = std::min<uint64_t>(a.window, end);
+    if (a.ratio) keys += a.selected.buffer ? std::min<uint64_t>(a.top_k, end / a.ratio) : end / a.ratio;
+    Pieces pieces{nullptr, nullptr, static_cast<uint32_t>(piece_count(keys))};
+    const uint64_t count = uint64_t{a.n} * pieces.most, bytes = count * rows_bytes(a.heads, a.dim);
+    const bool few = uint64_t{a.n} * groups_of(a) < kEnoughBlocks && bytes <= kMostSplitBytes;
+    const bool split = pieces.most > 1 && (a.n == 1 || few);
+    if (split) {
+        pieces.rows = work_space<float>(q, kWorkPartial, bytes / sizeof(float));
+        if (!pieces.rows) return;
+        pieces.softmax = reinterpret_cast<Softmax *>(pieces.rows + count * a.heads * a.dim);
+    }
+    if (a.row_type == DS4_ROW_F16)
+        launch<DS4_ROW_F16>(q, a, pieces, split);
+    else
+        launch<DS4_ROW_F32>(q, a, pieces, split);
+    if (split) DS4_LAUNCH(q, attention_join, a.n * a.heads, kAttentionThreads, 0, a, pieces);
+}
+
+uint64_t attention_work(const ds4_shape *s, uint32_t n_ctx) {
+    const uint64_t keys = s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128);
+    return std::max(kMostSplitBytes, piece_count(keys) * rows_bytes(s->n_head, s->head_dim));
+}
+
+}  // namespace ds4::gpu
