@@ -131,11 +131,13 @@ def peer_speed(args: argparse.Namespace) -> float:
 
 def raw_speeds(args: argparse.Namespace, plan: ExpertPlan, reads: ReadOptions) -> float:
     """Print what the disk gives; returns the bytes a second of long reads."""
+    file_bytes = os.stat(args.model).st_size
+    sizes = {plan.slot_bytes: "an expert"}
+    sizes.setdefault(plan.read_bytes, "one read of it")
+    sizes[min(LONG_READ, file_bytes // 2)] = "long ranges"
     median = 0.0
-    for name, n_bytes in (("an expert", plan.slot_bytes), ("one read of it", plan.read_bytes), ("64 MiB", LONG_READ)):
-        if n_bytes == plan.read_bytes == plan.slot_bytes and name != "an expert":
-            continue
-        count = max(int(1.5e9 / n_bytes), 8)
+    for n_bytes, name in sizes.items():
+        count = max(int(min(1.5e9, 8 * file_bytes) / n_bytes), 8)
         speeds = [measure_reads(args.model, n_bytes, count, reads=reads, seed=seed) for seed in (1, 2, 3)]
         median = statistics.median(speeds)
         print(f"raw reads of {name}, {n_bytes} bytes: " + ", ".join(f"{s / 1e9:.2f}" for s in speeds) + " GB/s")
