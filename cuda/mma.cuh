@@ -6,8 +6,8 @@
 // row a_row(l, i), and b[i], word b_word(l, i) of column b_col(l), and gets c[i], the sum of row out_row(l, i) and
 // column out_col(l, i). All lanes of a warp call together.
 //
-// On the host executor the units of sm_80 (warps of 32), gfx942 (warps of 64) and gfx11 (DS4_MATRIX_GFX11) are made of
-// shuffles with the same layouts.
+// On an architecture without its unit a product does nothing: matrix_units() in rounding.h says where kernels that have them
+// may be launched. On the host executor all units are made of shuffles, with the same layouts.
 #pragma once
 
 #include "portable.h"
@@ -83,7 +83,7 @@ struct Int8Gfx11 {
     static __device__ __forceinline__ int out_col(int l, int) { return l % 16; }
     static __device__ __forceinline__ void multiply_add(int (&c)[8], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
 #if DS4_ON_DEVICE
-#if defined(__gfx11__)
+#if defined(__GFX11__)
         typedef int v4i __attribute__((ext_vector_type(4)));
         typedef int v8i __attribute__((ext_vector_type(8)));
         v4i x, y;
@@ -101,36 +101,56 @@ struct Int8Gfx11 {
     }
 };
 
+// The same product on gfx12, where each half of a wave gives half of the depth.
+struct Int8Gfx12 {
+    static constexpr int kLanes = 32, kCols = 16, kDepth = 4, kA = 2, kB = 2, kOut = 8;
+    static __device__ __forceinline__ int a_row(int l, int) { return l % 16; }
+    static __device__ __forceinline__ int a_word(int l, int i) { return 2 * (l / 16) + i; }
+    static __device__ __forceinline__ int b_col(int l) { return l % 16; }
+    static __device__ __forceinline__ int b_word(int l, int i) { return 2 * (l / 16) + i; }
+    static __device__ __forceinline__ int out_row(int l, int i) { return 8 * (l / 16) + i; }
+    static __device__ __forceinline__ int out_col(int l, int) { return l % 16; }
+    static __device__ __forceinline__ void multiply_add(int (&c)[8], const uint32_t (&a)[2], const uint32_t (&b)[2]) {
+#if DS4_ON_DEVICE
+#if defined(__GFX12__)
+        typedef int v2i __attribute__((ext_vector_type(2)));
+        typedef int v8i __attribute__((ext_vector_type(8)));
+        const v2i x{static_cast<int>(a[0]), static_cast<int>(a[1])}, y{static_cast<int>(b[0]), static_cast<int>(b[1])};
+        v8i sum;
+        for (int i = 0; i < 8; i++) sum[i] = c[i];
+        sum = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, x, true, y, sum, false);
+        for (int i = 0; i < 8; i++) c[i] = sum[i];
+#endif
+#else
+        for (int w = 0; w < 4; w++) {
+            const int y = static_cast<int>(warp_from(b[w % 2], 16 * (w / 2) + lane() % 16));
+            for (int i = 0; i < 8; i++)
+                c[i] = dot4(static_cast<int>(warp_from(a[w % 2], 16 * (w / 2) + 8 * (lane() / 16) + i)), y, c[i]);
+        }
+#endif
+    }
+};
+
+// One name in every pass of a compiler that makes code for several architectures: kernels are found by it.
+#if defined(__GFX12__)
+struct Int8Wmma : Int8Gfx12 {};
+#else
+struct Int8Wmma : Int8Gfx11 {};
+#endif
+
 #if defined(__HIP__)
 #if DS4_WARP == 64
 using Int8Unit = Int8Gfx942;
 #else
-using Int8Unit = Int8Gfx11;
+using Int8Unit = Int8Wmma;
 #endif
 #elif DS4_ON_DEVICE
 using Int8Unit = Int8Sm80;
 #elif DS4_WARP == 64
 using Int8Unit = Int8Gfx942;
-#elif defined(DS4_MATRIX_GFX11)
-using Int8Unit = Int8Gfx11;
 #else
 using Int8Unit = Int8Sm80;
 #endif
 static_assert(Int8Unit::kLanes == kWarp, "a unit belongs to a warp size");
-
-// Whether the device that is compiled for has the unit; kernels that use it are not to be launched elsewhere.
-#if !DS4_ON_DEVICE
-constexpr bool kHasInt8Unit = true;
-#elif defined(__HIP__)
-#if defined(__gfx942__) || defined(__gfx11__)
-constexpr bool kHasInt8Unit = true;
-#else
-constexpr bool kHasInt8Unit = false;
-#endif
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr bool kHasInt8Unit = false;
-#else
-constexpr bool kHasInt8Unit = true;
-#endif
 
 }  // namespace ds4::gpu

@@ -1,4 +1,6 @@
 // The routed experts: which kernels, and the work space between them.
+#include <algorithm>
+
 #include "backend.h"
 #include "experts.cuh"
 #include "formats.h"
@@ -178,6 +180,18 @@ void down(Call &c) {
 }
 
 }  // namespace
+
+uint64_t product_work_bytes(const ds4_shape *s, uint32_t chunk) {
+    const uint64_t pairs = uint64_t{chunk} * s->n_expert_used, heads = uint64_t{s->n_head} * s->head_dim;
+    // The widest rows that are rounded: heads, streams (the MTP block's come as more tokens), the experts' middle rows.
+    const uint64_t widest = std::max({heads, uint64_t{s->n_hc} * s->n_embd, uint64_t{s->o_groups} * s->o_lora});
+    const uint64_t rounded = rounded_bytes(1, std::max(chunk * widest, pairs * std::max(s->n_ff, s->n_embd)));
+    const uint64_t middle = pairs * s->n_ff * sizeof(float);
+    const uint64_t segments = (pairs + kSegment - 1) / kSegment;
+    const uint64_t sorted = pairs * sizeof(ExpertTile) + (s->n_expert * (segments + 1) + 3 * pairs + 4) * 4 + sizeof(ExpertTile);
+    const uint64_t parts = std::min(pairs * s->n_embd * sizeof(float), std::max(kPartBytes, pairs * kTileRows * sizeof(float)));
+    return rounded + middle + sorted + parts + 4 * 65536;
+}
 
 void experts(ds4_queue *q, const ds4_args_experts *args) {
     if (args->n == 0) return;

@@ -9,6 +9,10 @@
 namespace ds4::gpu {
 namespace {
 
+#ifdef DS4_HOST_SIMT
+uint32_t host_matrix_units = 1;  // see simt_set_matrix_units
+#endif
+
 // Few rows: many threads a row, so that all of the device has work.
 constexpr uint32_t kWanted = 512;  // thread blocks
 
@@ -32,6 +36,10 @@ template <class F> void rounded_product(ds4_queue *q, MatmulArgs m) {
     if (n <= 4) return few<F, 4>(q, m);
     if (n <= kFewTokens) return few<F, kFewTokens>(q, m);
     const dim3 grid(blocks_for(per_group, kTileRows) * m.a.groups, blocks_for(n, kTileTokens));
+#if defined(DS4_HOST_SIMT) && DS4_WARP == 32
+    if (host_matrix_units == 2) return DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Gfx11>>), grid, kTileThreads, 0, m);
+    if (host_matrix_units == 3) return DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Gfx12>>), grid, kTileThreads, 0, m);
+#endif
     if (matrix_units(q))
         DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Unit>>), grid, kTileThreads, 0, m);
     else
@@ -57,12 +65,12 @@ template <class F> void float_product(ds4_queue *q, const MatmulArgs &m) {
 }  // namespace
 
 #ifdef DS4_HOST_SIMT
-static bool host_matrix_units = true;
-bool matrix_units(const ds4_queue *) { return host_matrix_units; }
+bool matrix_units(const ds4_queue *) { return host_matrix_units != 0; }
 #elif defined(__HIP__)
 bool matrix_units(const ds4_queue *q) {
     const char *arch = q->device->info.arch;
-    return kWarp == 64 ? strncmp(arch, "gfx942", 6) == 0 : strncmp(arch, "gfx11", 5) == 0;
+    if (kWarp == 64) return strncmp(arch, "gfx942", 6) == 0;
+    return strncmp(arch, "gfx11", 5) == 0 || strncmp(arch, "gfx12", 5) == 0;
 }
 #else
 bool matrix_units(const ds4_queue *) { return true; }  // sm_80 and later have them, and nothing older is compiled for
@@ -83,7 +91,8 @@ void matmul(ds4_queue *q, const ds4_args_matmul *args) {
 }  // namespace ds4::gpu
 
 #ifdef DS4_HOST_SIMT
-// For tests: whether products of tiles are made by the emulated matrix unit or by the plain fallback.
-extern "C" __attribute__((visibility("default"))) void simt_set_matrix_units(uint32_t on);
-void simt_set_matrix_units(uint32_t on) { ds4::gpu::host_matrix_units = on; }
+// For tests, how tiles are multiplied: 0 by the plain fallback, 1 by the matrix unit that belongs to the warp size, and
+// with warps of 32 by that of gfx11 (2) or gfx12 (3).
+extern "C" __attribute__((visibility("default"))) void simt_set_matrix_units(uint32_t unit);
+void simt_set_matrix_units(uint32_t unit) { ds4::gpu::host_matrix_units = unit; }
 #endif

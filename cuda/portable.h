@@ -124,7 +124,7 @@ __device__ __forceinline__ void sync_block() { __syncthreads(); }
 
 __device__ __forceinline__ int dot4(int a, int b, int c) {
 #if defined(__HIP__)
-#if defined(__gfx11__) || defined(__gfx12__)
+#if defined(__GFX11__) || defined(__GFX12__)
     return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
 #elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx1030__)
     return __builtin_amdgcn_sdot4(a, b, c, false);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 
 import numpy as np
 import pytest
@@ -11,26 +11,29 @@ from support.gguf_write import GGMLType
 from support.gpu import experts
 from support.gpu.weights import TYPES, activations, rows
 
-TILES = [c for c in gpu.all_cases() if any(f"-n={n}-" in f"{c.name}-" for n in (9, 11, 12, 40))]
+TILES = [
+    c for c in gpu.all_cases() if re.match("(matmul|experts)", c.name) and re.search("-n=(9|11|12|40)(-|$)", c.name)
+]
+PLAIN, GFX11, GFX12 = 0, 2, 3
 
 
-@pytest.fixture(params=gpu.HOSTS)
-def host(request: pytest.FixtureRequest) -> Iterator[gpu.Device]:
-    """A device without matrix units."""
-    library = gpu.host_library(request.param)
+@pytest.mark.parametrize(
+    ("host", "unit"), [*((host, PLAIN) for host in gpu.HOSTS), ("cuda_host", GFX11), ("cuda_host", GFX12)]
+)
+def test_every_unit_gives_the_same_bits(host: str, unit: int) -> None:
+    """The plain fallback, and units that the conformance cases do not use: those of gfx11 and gfx12."""
+    library = gpu.host_library(host)
     controls = gpu.HostControls(library)
-    controls.matrix_units(False)
-    yield gpu.Device(library)
-    controls.matrix_units(True)
-
-
-def test_products_without_matrix_units(host: gpu.Device) -> None:
-    cases = [c for c in TILES if c.name.startswith(("matmul", "experts"))]
+    cases = TILES if unit == PLAIN else [c for c in TILES if c.name.startswith("matmul")]
     assert len(cases) > 10
-    for case in cases:
-        want = case.outputs(gpu.Device())
-        for name, value in case.outputs(host).items():
-            case.tolerance.check(value, want[name], f"{case.name}: {name}")
+    try:
+        controls.matrix_units(unit)
+        for case in cases:
+            want = case.outputs(gpu.Device())
+            for name, value in case.outputs(gpu.Device(library)).items():
+                case.tolerance.check(value, want[name], f"{case.name}: {name}")
+    finally:
+        controls.matrix_units(1)
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -158,9 +158,9 @@ class HostControls:
         """Choose the size of the card."""
         self._library.simt_set_memory(total)
 
-    def matrix_units(self, on: bool) -> None:
-        """Choose between matrix units and the plain products in their place."""
-        self._library.simt_set_matrix_units(on)
+    def matrix_units(self, unit: int) -> None:
+        """Choose how tiles are multiplied: 0 plainly, 1 by the usual unit, 2 by that of gfx11, 3 by that of gfx12."""
+        self._library.simt_set_matrix_units(unit)
 
     def used(self) -> int:
         """Return the bytes that are allocated on the card."""
