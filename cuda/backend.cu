@@ -122,7 +122,7 @@ void buffer_free(ds4_buffer *b) {
     delete b;
 }
 
-uint64_t work_bytes(const ds4_shape *, uint32_t, uint32_t, uint32_t) { return 0; }
+uint64_t work_bytes(const ds4_shape *s, uint32_t, uint32_t chunk, uint32_t) { return product_work_bytes(s, chunk); }
 
 void queue_destroy(ds4_queue *q) {
     if (!q) return;

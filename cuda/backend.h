@@ -118,6 +118,9 @@ void launched(ds4_queue *q, const char *kernel, rt::Result result);
 constexpr unsigned kBlock = 256;  // threads of a block where nothing speaks for another number
 inline unsigned blocks_for(uint64_t items, unsigned each) { return static_cast<unsigned>((items + each - 1) / each); }
 
+// An upper bound of the bytes of work space that matmul and experts come to hold for chunks of so many tokens.
+uint64_t product_work_bytes(const ds4_shape *s, uint32_t chunk);
+
 // ---- operations (ops_*.cu) ----
 
 void embed(ds4_queue *, const ds4_args_embed *);

@@ -9,9 +9,6 @@ namespace ds4::gpu {
 // Whether the device of a queue has the matrix unit that mma.cuh was compiled for.
 bool matrix_units(const ds4_queue *q);
 
-// An upper bound of the bytes of work space that matmul and experts come to hold for chunks of so many tokens.
-uint64_t product_work_bytes(const ds4_shape *s, uint32_t chunk);
-
 // Rounds n_rows rows of n_in floats for weights of a format: rows [token][group], tokens x_stride floats apart. False when
 // there is no memory for them; the queue has failed then.
 template <class F>
