@@ -25,8 +25,8 @@ ENGINE += ["sampling", "importance", "profile", "model_options", "experts", "tok
 ENGINE += ["session_state", "costs", "speculation", "session", "activations", "shapes"]
 ENGINE += ["model_experts", "read_depth", "model"]
 PUBLIC = {"", "cpu"} | LOWEST | TEXT | set(ENGINE)
-TOOLS = {"grammar", "imatrix", "kvstore"}  # files that more than one program reads
-PROGRAMS = {"server", "bench", "eval", "quantize", "score", "steer"}
+TOOLS = {"grammar", "imatrix", "kvstore", "published"}  # files that more than one program reads
+PROGRAMS = {"server", "bench", "doctor", "download", "eval", "quantize", "score", "steer"}
 TOP = {"cli", "agent"}
 
 

@@ -29,7 +29,8 @@ def test_there_are_examples() -> None:
 def test_options_in_the_text_exist(path: Path) -> None:
     groups = [c for c in program.commands.values() if isinstance(c, click.Group)]
     commands = [*program.commands.values(), *(c for group in groups for c in group.commands.values())]
-    known = {d for command in commands for param in command.params for d in param.opts} | {"--help"}
+    known = {d for command in commands for param in command.params for d in (*param.opts, *param.secondary_opts)}
+    known |= {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8")))
     assert named <= known, named - known
 

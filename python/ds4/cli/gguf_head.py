@@ -60,8 +60,13 @@ class _Cursor:
         return None
 
 
-def head_facts(path: Path) -> dict[str, Any] | None:
+def head_facts(path: Path, *, whole: bool = False) -> dict[str, Any] | None:
     """Return what the head of an incomplete file tells, in the form of `facts.file_facts`, or None.
+
+    Parameters
+    ----------
+    whole : bool
+        Also of a file that is all there; otherwise that gives None.
 
     Raises
     ------
@@ -98,7 +103,7 @@ def head_facts(path: Path) -> dict[str, Any] | None:
     if type(alignment) is not int or not 0 < alignment <= 1 << 20:
         return None
     needed = -(-cursor.pos // alignment) * alignment + end
-    if needed <= file_bytes:
+    if needed <= file_bytes and not whole:
         return None  # all is there: the fault is another one
     return facts | {"n_parameters": n_values, "needed_bytes": needed}
 

@@ -13,7 +13,7 @@ from ds4.kvstore import UNLIMITED, Entry, KVStore, check_files
 
 from . import kv_exchange
 from .memory import show_size
-from .options import SizeType, take
+from .options import SizeType, model_of_state_option, take
 from .settings import Settings
 from .terminal import note
 
@@ -205,7 +205,8 @@ there; that needs the model that the state is of."""
 @click.option(
     "--quant", type=click.Choice(["2", "4"]), help="Bits of the routed experts, with --kvc. Default: the model's."
 )
-@take("model", "threads", "force_memory", "expert_cache")
+@model_of_state_option
+@take("threads", "force_memory", "expert_cache")
 @_JSON
 def export_command(
     directory: Path, name: str, out: Path, force: bool, kvc: bool, quant: str | None, as_json: bool, **values: Any
@@ -239,7 +240,8 @@ that the store has already are not written again."""
 @command.command("import", help=_IMPORT, short_help="Take a state from a file.")
 @_DIR
 @click.argument("file", type=click.Path(path_type=Path))
-@take("model", "threads", "no_qat", "activations", "force_memory", "expert_cache")
+@model_of_state_option
+@take("threads", "no_qat", "activations", "force_memory", "expert_cache")
 @_JSON
 def import_command(directory: Path, file: Path, as_json: bool, **values: Any) -> int:
     """Run the command."""

@@ -14,11 +14,12 @@ from .disk import best_reads
 from .memory import available_beside, available_memory, choose_cache, divide_memory, require_memory
 from .settings import Settings
 from .terminal import ProgressLine, note
+from .user import default_in_use
 from .warmth import warmed_up
 
 _EMBEDDED_NOTE = (
-    "no -m: using the tiny model of the package, a toy of 15 million weights. For the real one get a "
-    "DeepSeek V4 Flash GGUF (about 81 GB) and give it with -m FILE"
+    "no -m: using the tiny model of the package, a toy of 15 million weights. For the real one get "
+    "DeepSeek V4 Flash (ds4 download q2, about 81 GiB), or give a GGUF file with -m FILE"
 )
 
 
@@ -43,6 +44,8 @@ def opened_model(settings: Settings, *, n_sessions: int = 1, room: int | None = 
     path = _path(settings)
     if settings.model is None:
         note(_EMBEDDED_NOTE)
+    elif default_in_use() == path:
+        note(f"no -m: opening the default model, {path}")
     if settings.mtp is not None:
         GGUFFile(settings.mtp).close()  # a fault of the container is told with this file's name
     with open_quietly(path, settings, n_sessions=n_sessions, room=room) as model:

@@ -12,6 +12,7 @@ import click
 from ds4.costs import MOST_DEPTH
 
 from .memory import parse_size
+from .user import model_or_default
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,8 +125,8 @@ _FILE = click.Path(path_type=Path)  # existence is checked where the file is ope
 OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     # -- the model
     "model": (("-m", "--model"), {
-        "type": _FILE, "metavar": "FILE",
-        "help": "Model, a GGUF file. Default: the tiny model inside the package.",
+        "type": _FILE, "metavar": "FILE", "callback": model_or_default,
+        "help": "Model, a GGUF file. Default: that of ds4 default, else the tiny model of the package (-m tiny).",
     }),
     "mtp": (("--mtp",), {
         "type": _FILE, "metavar": "FILE",
@@ -331,6 +332,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 """How the help groups the options."""
 
+
+model_of_state_option = click.option(
+    "-m", "--model", type=_FILE, metavar="FILE", help="The model file that the state is of. Default: the tiny model."
+)
+"""Decorates a command that works on a state of one certain model, whatever the default is."""
 
 report_option = click.option(
     "--json",

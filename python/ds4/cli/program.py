@@ -12,7 +12,23 @@ import click
 
 import ds4
 
-from . import bench, chat, convert, eval, imatrix, inspect, kv, quantize, score, server, splice, steer, tokens
+from . import (
+    bench,
+    chat,
+    convert,
+    doctor,
+    download,
+    eval,
+    imatrix,
+    inspect,
+    kv,
+    quantize,
+    score,
+    server,
+    splice,
+    steer,
+    tokens,
+)
 from .terminal import describe, end_output, note, prepare_streams, tell
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
@@ -72,6 +88,9 @@ def program() -> None:
 program.add_command(bench.command)
 program.add_command(chat.command)
 program.add_command(convert.command)
+program.add_command(download.default_command)
+program.add_command(doctor.command)
+program.add_command(download.command)
 program.add_command(eval.command)
 program.add_command(imatrix.command)
 program.add_command(inspect.command)
