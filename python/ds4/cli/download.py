@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from ds4.download import DownloadError, RemoteFile, Transfer, look_up, read_from
 from ds4.download.transfer import has_content, other_parts
 from ds4.published import PUBLISHED, REPOSITORY
 
+from .completion import complete_model
 from .facts import ARCHITECTURE
 from .gguf_head import head_facts
 from .memory import show_size
@@ -41,8 +43,12 @@ has stored (hf auth login). HF_ENDPOINT names another hub. Needs the extra: pip 
 _FULL_NAME = re.compile(r"([\w.-]+/[\w.-]+)/(.+)", re.ASCII)
 
 
+def _complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(p.target, help=p.text) for p in PUBLISHED if p.target.startswith(incomplete)]
+
+
 @click.command("download", help=_HELP, short_help="Get a model file from the hub.")
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=_complete_target)
 @click.option("--list", "list_targets", is_flag=True, help="List the published files and exit.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Where the file goes.")
 @click.option("--token", metavar="TOKEN", help="Access token of the hub.")
@@ -216,7 +222,7 @@ the default is."""
 
 
 @click.command("default", help=_DEFAULT_HELP, short_help="Show or set the model that is opened without -m.")
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("model", required=False, type=click.Path(path_type=Path), shell_complete=complete_model)
 def default_command(model: Path | None) -> int:
     """Run the command."""
     if model is None:

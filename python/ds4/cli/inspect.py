@@ -10,6 +10,7 @@ import click
 
 from ds4 import ModelFileError
 
+from .completion import complete_model
 from .facts import file_facts
 from .gguf_head import head_facts
 from .memory import show_size
@@ -28,7 +29,7 @@ _SUPPORTED = "ds4 runs DeepSeek V4 Flash and Pro (architecture deepseek4)"
 
 
 @click.command("inspect", help=_EXAMPLES, short_help="Show what a model file holds, and whether it runs.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), shell_complete=complete_model)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "-c",

@@ -11,6 +11,7 @@ import click
 
 from ds4.costs import MOST_DEPTH
 
+from .completion import complete_model
 from .memory import parse_size
 from .user import model_or_default
 
@@ -125,11 +126,11 @@ _FILE = click.Path(path_type=Path)  # existence is checked where the file is ope
 OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     # -- the model
     "model": (("-m", "--model"), {
-        "type": _FILE, "metavar": "FILE", "callback": model_or_default,
+        "type": _FILE, "metavar": "FILE", "callback": model_or_default, "shell_complete": complete_model,
         "help": "Model, a GGUF file. Default: that of ds4 default, else the tiny model of the package (-m tiny).",
     }),
     "mtp": (("--mtp",), {
-        "type": _FILE, "metavar": "FILE",
+        "type": _FILE, "metavar": "FILE", "shell_complete": complete_model,
         "help": "Separate file with the MTP block, which guesses tokens (see --mtp-draft).",
     }),
     "mtp_draft": (("--mtp-draft",), {
@@ -334,7 +335,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 model_of_state_option = click.option(
-    "-m", "--model", type=_FILE, metavar="FILE", help="The model file that the state is of. Default: the tiny model."
+    "-m",
+    "--model",
+    type=_FILE,
+    metavar="FILE",
+    shell_complete=complete_model,
+    help="The model file that the state is of. Default: the tiny model.",
 )
 """Decorates a command that works on a state of one certain model, whatever the default is."""
 

@@ -9,12 +9,14 @@ import errno
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 import ds4
 
 from . import (
     bench,
     chat,
+    completion,
     convert,
     doctor,
     download,
@@ -53,10 +55,16 @@ class _Program(click.Group):
     """A group whose command is "chat" when the first word is not the name of another one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:
+            return super().parse_args(ctx, args)  # a first word is completed: it may be a command or an option
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help", "--version")):
             args = ["chat", *args]
             ctx.meta[_UNNAMED] = True
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands, and the options of the default one."""
+        return [*super().shell_complete(ctx, incomplete), *chat.command.shell_complete(ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first, then the options of the default one."""
@@ -87,6 +95,7 @@ def program() -> None:
 
 program.add_command(bench.command)
 program.add_command(chat.command)
+program.add_command(completion.command)
 program.add_command(convert.command)
 program.add_command(download.default_command)
 program.add_command(doctor.command)

@@ -12,6 +12,7 @@ from ds4.gguf_experts import LAYOUTS
 from ds4.gguf_partial import partial_path
 from ds4.quantize import SplicePlan, format_layers, parse_layers, plan_splice, splice
 
+from .completion import complete_model
 from .memory import show_size
 from .options import report_option
 from .output import OutputFile, keep_apart
@@ -42,7 +43,9 @@ def _layers(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command("splice", help=_EXAMPLES, short_help="Mix the experts of two model files, or change their layout.")
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, metavar="BASE [DONOR] OUT")
+@click.argument(
+    "files", type=click.Path(path_type=Path), nargs=-1, shell_complete=complete_model, metavar="BASE [DONOR] OUT"
+)
 @click.option(
     "--layers", "--q4-layers", metavar="LIST", callback=_layers, help="Layers of the donor: 37-42 or 0-2,40-42."
 )
