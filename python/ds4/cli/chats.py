@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ds4 import Session, Tokenizer
+from ds4 import Model, Session, Tokenizer
 from ds4.kvstore import KVStore, StoreDamageError, session_settings
 
 from .conversation import MODES, Conversation, Turn
@@ -203,6 +203,55 @@ class Chats:
         if not loaded.n_held and not notices:
             notices.append("its stored state is gone")
         loaded.notices += notices
+
+    def delete(self, name: str, model: Model) -> list[str]:
+        """Delete a conversation and what the store holds of it alone; returns what to tell about that.
+
+        Raises
+        ------
+        ChatError
+            There is no such conversation.
+        OSError
+            The transcript cannot be deleted.
+        """
+        path = self._path(name)
+        key = self._key_of(path, model)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            raise ChatError(f"nothing is saved under {name!r}; /list shows what is") from None
+        assert self._directory is not None
+        states = self._directory / _STATES
+        if not states.is_dir():
+            return []
+        if key is None:
+            return [f"what {states} holds of it cannot be told from here and stays; ds4 kv list {states} shows it"]
+        others = [k for k in (self._key_of(self._path(n), model) for n in self.names()) if k is not None]
+        kept = 0
+        with _told() as notices:
+            try:
+                with KVStore(states) as store:
+                    for entry in store.entries():
+                        if entry.model != model.fingerprint:
+                            continue
+                        held = store.read_key(entry)
+                        if key.startswith(held) and not any(other.startswith(held) for other in others):
+                            kept += not store.remove(entry)
+            except (OSError, StoreDamageError) as error:
+                notices.append(f"{states}: {error}")
+        if kept:
+            notices.append(f"{kept} of its states are in use and stay in {states}")
+        return notices
+
+    def _key_of(self, path: Path, model: Model) -> bytes | None:
+        """Return the key of a saved conversation; None if it is of another model, damaged or gone."""
+        try:
+            facts = _read(path)
+            if facts.get("model") != model.fingerprint.hex():
+                return None
+            return _key(model.tokenizer, _conversation(facts, path, model.tokenizer).tokens())
+        except (ChatError, OSError):
+            return None
 
     def _path(self, name: str) -> Path:
         if self._directory is None:

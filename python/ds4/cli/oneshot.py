@@ -8,6 +8,7 @@ from ds4 import Model, Sampler
 from ds4.chat import protocol
 
 from .conversation import Conversation, fitting_mode
+from .live import LiveLine
 from .opening import check_text, make_session, opened_model, read_text
 from .pace import Pace
 from .reply import Reply, make_reply
@@ -126,12 +127,16 @@ class Listener:
     ----------
     quiet : bool
         Show progress only.
+    live : LiveLine, optional
+        Where to show the speed while the text is written.
+    n_ctx : int
+        Positions of the context, for that.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, *, quiet: bool, live: LiveLine | None = None, n_ctx: int = 0) -> None:
+        self._quiet, self._live, self._n_ctx = quiet, live, n_ctx
         self._line = ProgressLine("prefill", "tokens")
-        self._printer = AnswerPrinter()
+        self._printer = AnswerPrinter(None if live is None else live.wrote)
 
     def progress(self, done: int, total: int) -> None:
         """Show the state of the prefill."""
@@ -140,6 +145,13 @@ class Listener:
     def prefilled(self) -> None:
         """Take the progress away."""
         self._line.finish()
+        if self._live is not None:
+            self._live.begin()
+
+    def written(self, n_tokens: int, used: int) -> None:
+        """Show the speed."""
+        if self._live is not None:
+            self._live.show(n_tokens, used, self._n_ctx)
 
     def reasoning(self, text: str) -> None:
         """Print a piece of the reasoning."""
@@ -154,4 +166,8 @@ class Listener:
     def finish(self) -> None:
         """Close the output, whatever happened."""
         self._line.finish()
-        self._printer.finish()
+        try:
+            self._printer.finish()
+        finally:
+            if self._live is not None:
+                self._live.end()

@@ -22,6 +22,7 @@ from .control import visible
 from .conversation import Conversation, Turn, fitting_mode
 from .interrupts import ctrl_c_ignored, ctrl_c_stops
 from .lines import LineReader
+from .live import LiveLine, live_line
 from .memory import show_size
 from .oneshot import Listener, check_fits, make_sampler
 from .opening import check_text, make_session, opened_model, read_text
@@ -68,6 +69,7 @@ class Repl:
         self._sampler = make_sampler(settings)
         self._n_ctx = settings.ctx
         self._interactive = False
+        self._live: LiveLine | None = None
         plan = model.memory_plan(self._n_ctx, mtp=settings.draft is not None)
         note(
             f"context of {self._n_ctx} positions: {show_size(plan.total_session_bytes)}, "
@@ -102,6 +104,7 @@ class Repl:
             Command("/clear", "", "begin a new conversation", self._clear),
             Command("/save", "[NAME]", "save the conversation", self._save, "chat"),
             Command("/load", "NAME", "go on with a saved conversation, in place of this one", self._load, "chat"),
+            Command("/delete", "NAME", "delete a saved conversation; the name in full", self._delete, "chat"),
             Command("/list", "", "what is saved", self._list),
             Command("/stats", "", "context, speeds and settings", self._stats),
             Command("/quit", "", "leave", lambda rest: None, also=("/exit",)),
@@ -127,6 +130,7 @@ class Repl:
         if reader.interactive:
             note("/help lists the commands, Ctrl-D leaves")
         self._interactive = reader.interactive
+        self._live = live_line() if reader.interactive else None
         while True:
             try:
                 line = reader.read()
@@ -154,7 +158,7 @@ class Repl:
         """Send a message; `instead` comes back if nothing comes of it."""
         check_text(message, "message")
         ids = self._chat.add(message)
-        listener = Listener(quiet=False)
+        listener = Listener(quiet=False, live=self._live, n_ctx=self._n_ctx)
         reply = None
         try:
             check_fits(len(ids), self._n_ctx)
@@ -285,6 +289,13 @@ class Repl:
         note(f"loaded {rest!r}: {_amount(len(loaded.chat.turns), 'turn')}, {loaded.n_tokens} tokens")
         if self._interactive:
             self._show(loaded.chat.turns[-1])
+
+    def _delete(self, rest: str) -> None:
+        for notice in self._chats.delete(rest, self._model):
+            note(notice)
+        if self._name == rest:
+            self._name = None  # what is on the screen goes on, unsaved
+        note(f"deleted {rest!r}")
 
     def _show(self, turn: Turn) -> None:
         """Show where a conversation stood."""

@@ -29,6 +29,9 @@ class Listener(Protocol):
     def prefilled(self) -> None:
         """Learn that the prefill is over."""
 
+    def written(self, n_tokens: int, used: int) -> None:
+        """Learn how many tokens the reply has by now, and how many positions of the context are in use."""
+
     def reasoning(self, text: str) -> None:
         """Take a piece of the reasoning."""
 
@@ -158,6 +161,7 @@ def make_reply(
                 if step.finish != "stop":
                     reply.tokens.append(step.token)
                 _pass_on(reply, listener, parser.feed(step.text))
+                listener.written(len(reply.tokens), reply.n_prompt + len(reply.tokens))
                 reply.finish = step.finish or reply.finish
                 if step.finish is None:
                     pace.rest(stop)

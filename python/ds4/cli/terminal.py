@@ -87,10 +87,16 @@ def describe(error: BaseException) -> str:
 
 
 class AnswerPrinter:
-    """Prints the parts of a reply as they arrive."""
+    """Prints the parts of a reply as they arrive.
 
-    def __init__(self) -> None:
-        self._stdout = sys.stdout
+    Parameters
+    ----------
+    watch : callable, optional
+        Called with everything that was written to standard output.
+    """
+
+    def __init__(self, watch: Callable[[str], None] | None = None) -> None:
+        self._stdout, self._watch = sys.stdout, watch
         self._together = self._stdout.isatty()
         self._dimmed = False
         self._last = {"reasoning": "", "content": ""}
@@ -139,6 +145,8 @@ class AnswerPrinter:
             if error.errno is None:
                 raise
             raise OSError(error.errno, os.strerror(error.errno), "standard output") from None
+        if self._watch is not None:
+            self._watch(text)
 
     def _aside(self, text: str) -> None:
         """Write to where the reasoning goes."""

@@ -443,6 +443,28 @@ class KVStore:
             self._holdings.directory.trim_quarantine(budget // 16)
             return before - self._holdings.catalogue.n_bytes
 
+    def remove(self, entry: Entry) -> bool:
+        """Delete a state, and those of its rows that no other state needs.
+
+        Returns
+        -------
+        bool
+            Whether it is gone; not when somebody reads it, or the store is read-only.
+
+        Raises
+        ------
+        OSError
+            The directory cannot be read, or another process has held its lock for too long.
+        """
+        self._check_open()
+        if self._holdings.directory.read_only:
+            return False
+        with self._holdings.directory.locked(), self._holdings.mutex:
+            self._holdings.refresh(force=True)
+            if entry.name in self._holdings.catalogue.states:
+                self._holdings.delete([(entry.name, "state")])
+            return entry.name not in self._holdings.catalogue.states
+
     # What is there
 
     def entries(self) -> list[Entry]:

@@ -242,3 +242,55 @@ def test_summaries_are_the_newest_first(talked: tuple[Conversation, ds4.Session]
     assert (new.name, old.name) == ("new", "old")
     assert (new.n_turns, new.first, new.same_model) == (2, "one <｜User｜> two", True)
     assert not chats.summaries(b"other")[0].same_model
+
+
+def test_deleting(model: ds4.Model, talked: tuple[Conversation, ds4.Session], tmp_path: Path) -> None:
+    """What only this conversation needs goes from the store, what another one begins with stays."""
+    chat, session = talked
+    chats = Chats(tmp_path)
+    chats.save("first", chat, session)
+    ask(chat, session, "go on")
+    chats.save("longer", chat, session)
+    store = tmp_path / "states"
+
+    def lengths() -> list[int]:
+        from ds4.kvstore import KVStore
+
+        with KVStore(store, read_only=True) as opened:
+            return sorted(e.n_tokens for e in opened.entries())
+
+    assert len(lengths()) == 2
+    with pytest.raises(ChatError, match="nothing is saved under 'fir'"):  # the name in full
+        chats.delete("fir", model)
+    assert chats.delete("longer", model) == [] and chats.names() == ["first"]
+    assert len(lengths()) == 1
+    with model.session(n_ctx=300) as other:
+        loaded = chats.load("first", other)
+        assert loaded.n_held == loaded.n_tokens
+    ask(chat, session, "once more")
+    chats.save("again", chat, session)
+    assert chats.delete("first", model) == []
+    assert len(lengths()) == 2  # "again" begins with it
+    assert chats.delete("again", model) == [] and lengths() == [] and chats.names() == []
+    assert not [p for p in store.rglob("*") if p.suffix in (".state", ".rows")]
+
+
+def test_deleting_what_is_damaged_or_of_another_model(
+    model: ds4.Model, talked: tuple[Conversation, ds4.Session], tmp_path: Path
+) -> None:
+    chats = Chats(tmp_path)
+    chats.save("a", *talked)
+    chats.save("b", *talked)
+    (tmp_path / "a.json").write_text("{")
+    (notice,) = chats.delete("a", model)
+    assert "cannot be told from here and stays" in notice and "ds4 kv list" in notice
+    with ds4.Model.open_embedded() as other:
+        (notice,) = chats.delete("b", other)
+    assert "stays" in notice and chats.names() == []
+    with pytest.raises(ChatError, match="nothing is saved"):
+        chats.delete("b", model)
+    with pytest.raises(ChatError, match="no name"):
+        chats.delete(" b", model)
+    assert Chats(None).names() == []
+    with pytest.raises(ChatError, match="no home directory"):
+        Chats(None).delete("b", model)

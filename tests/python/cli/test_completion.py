@@ -180,7 +180,7 @@ def test_zsh(shell: Callable[[str], Shell], tmp_path: Path) -> None:
 
 def test_fish(shell: Callable[[str], Shell]) -> None:
     s = shell("fish")
-    s.wait_for("> ", timeout=90)
+    s.wait_for("files", timeout=90)  # the prompt
     s.type("ds4 completion fish | source; complete -C 'ds4 insp'; complete -C 'ds4 -m so'\r")
     s.wait_for("Show what a model file holds")
     s.wait_for("solo flash.gguf")

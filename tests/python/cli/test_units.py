@@ -184,6 +184,9 @@ class Recorder:
     def prefilled(self) -> None:
         pass
 
+    def written(self, n_tokens: int, used: int) -> None:
+        pass
+
     def reasoning(self, text: str) -> None:
         self.parts.append(("reasoning", text))
 
