@@ -21,6 +21,7 @@ from . import (
     doctor,
     download,
     eval,
+    help,
     imatrix,
     inspect,
     kv,
@@ -42,7 +43,9 @@ Examples:
   ds4 -m flash.gguf                        chat with DeepSeek V4 Flash
   ds4 -m flash.gguf -p "Why is the sky blue?"
   answer=$(ds4 -m flash.gguf --nothink -p "One word for a small river")
-  ds4 inspect flash.gguf                   what a model file holds, and whether it runs
+  ds4 doctor                               what this machine can run
+  ds4 download q2                          get DeepSeek V4 Flash, which ds4 opens from then on
+  ds4 help                                 everything on one page
 
 Without a command ds4 chats; the options below belong to that. The answer goes to standard output; progress and
 speeds go to standard error, and so does the reasoning when standard output is not a terminal."""
@@ -101,6 +104,7 @@ program.add_command(download.default_command)
 program.add_command(doctor.command)
 program.add_command(download.command)
 program.add_command(eval.command)
+program.add_command(help.command)
 program.add_command(imatrix.command)
 program.add_command(inspect.command)
 program.add_command(kv.command)

@@ -49,7 +49,7 @@ The name of OUT says the form: .npz, or .json with a .f32 of the same name besid
 _SWEEP = """\b
 Examples:
   ds4 steer sweep --direction verbosity.npz --prompts questions.txt
-  ds4 steer sweep -m flash.gguf --direction a.npz --direction b.npz --prompts q.jsonl --scales "-1,0,1" --plot ab.svg
+  ds4 steer sweep -m flash.gguf --direction a.npz --direction b.npz --prompts q.jsonl --plot ab.svg
 
 Answers every prompt greedily at each scale, and prints the mean length of the answers, the share that the model ended
 by itself, and, for prompts with an "answer" (.jsonl), the share of right ones. Several directions act together. The
@@ -283,15 +283,18 @@ def _table(rows: Sequence[SweepRow]) -> Iterator[str]:
         yield f"{row.scale:6g} {row.words:8.1f} {row.tokens:8.1f} {100 * row.ended:5.0f} % {right:>7}"
 
 
-@command.command("show", short_help="Say what a file of directions holds.")
+_SHOW = """\b
+Examples:
+  ds4 steer show verbosity.npz
+  ds4 steer show verbosity.f32
+
+Prints the layers that the file has directions for, how it was made if it says so, and a checksum of the values."""
+
+
+@command.command("show", help=_SHOW, short_help="Say what a file of directions holds.")
 @click.argument("file", type=_PATH)
 def show_command(file: Path) -> int:
-    """Say what a file of directions holds.
-
-    \b
-    Example:
-      ds4 steer show verbosity.npz
-    """
+    """Run the command."""
     directions = SteeringDirections.load(file)
     print(f"{directions.n_layer} layers of {directions.n_embd}, directions in {len(directions.layers)} of them")
     print(f"values  sha256 {directions.fingerprint}")
