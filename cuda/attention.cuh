@@ -1,7 +1,7 @@
 // Attention over window and compressed rows with a sink.
 //
-// The keys of a token, window rows first, are taken in pieces of 64. A piece has its own largest score, weights, sum and
-// weighted rows; pieces are then joined one after the other. That order is a part of the result: one block may go
+// The keys of a token, window rows first, are taken in pieces of 64. A piece has its own largest score, weights, sum
+// and weighted rows; pieces are then joined one after the other. That order is a part of the result: one block may go
 // through all pieces (prefill), or each piece may have its block and a second kernel joins them (decode, long
 // contexts), and the bits are the same.
 //
@@ -68,8 +68,8 @@ struct Keys {
     __device__ uint32_t pieces() const { return (n_total + kPieceKeys - 1) / kPieceKeys; }
 };
 
-// The softmax of a head over the pieces so far: largest logit, and the sum of weights relative to it. It begins with the
-// sink, which takes weight and gives no value.
+// The softmax of a head over the pieces so far: largest logit, and the sum of weights relative to it. It begins with
+// the sink, which takes weight and gives no value.
 struct Softmax {
     float top, sum;
 };
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_kernel(ds4_args_a
     DS4_SHARED(Softmax, softmax, kBlockHeads);
     DS4_SHARED(Factors, factors, kBlockHeads);
     const uint32_t groups = (a.heads + kBlockHeads - 1) / kBlockHeads;
-    const uint32_t t = blockIdx.x / groups, head0 = blockIdx.x % groups * kBlockHeads, tid = threadIdx.x, fours = a.dim / 4;
+    const uint32_t t = blockIdx.x / groups, head0 = blockIdx.x % groups * kBlockHeads;
+    const uint32_t tid = threadIdx.x, fours = a.dim / 4;
     const uint32_t heads = a.heads - head0 < kBlockHeads ? a.heads - head0 : kBlockHeads;
     const Keys keys(a, t);
     const uint32_t first = kSplit ? blockIdx.y : 0, end = kSplit ? first + 1 : keys.pieces();
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_kernel(ds4_args_a
 
     const float *q = at<const float>(a.q) + (static_cast<uint64_t>(t) * a.heads + head0) * a.dim;
     for (uint32_t i = tid; i < kBlockHeads * a.dim; i += kAttentionThreads) query[i] = i < heads * a.dim ? q[i] : 0.0f;
-    if (!kSplit && tid < kBlockHeads) softmax[tid] = Softmax{tid < heads ? at<const float>(a.sinks)[head0 + tid] : 0.0f, 1.0f};
+    if (!kSplit && tid < kBlockHeads)
+        softmax[tid] = Softmax{tid < heads ? at<const float>(a.sinks)[head0 + tid] : 0.0f, 1.0f};
 
     float sum[kBlockHeads][4] = {};  // of rows so far, dims 4 tid..
     for (uint32_t piece = first; piece < end; piece++) {
@@ -224,7 +226,8 @@ static __global__ void __launch_bounds__(kAttentionThreads) attention_join(ds4_a
     float sum[4] = {};
     for (uint32_t piece = 0; piece < pieces; piece++) {
         const uint64_t index = in.index(t, piece, head, a.heads);
-        const Four now = load_four<DS4_ROW_F32>(reinterpret_cast<const uint8_t *>(in.rows + index * a.dim), 4 * threadIdx.x);
+        const Four now = load_four<DS4_ROW_F32>(reinterpret_cast<const uint8_t *>(in.rows + index * a.dim),
+                                                4 * threadIdx.x);
         const Factors f = join(s, in.softmax[index]);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) sum[i] = fmaf(now.v[i], f.now, sum[i] * f.old);

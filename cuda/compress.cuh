@@ -17,8 +17,9 @@ struct Entries {
     uint32_t pos0, width, ratio, ring;
 
     __device__ explicit Entries(const ds4_args_compress &a)
-        : k(at<const float>(a.k)), s(at<const float>(a.s)), ape(at<const float>(a.ape)), state_k(at<const float>(a.state_k)),
-          state_s(at<const float>(a.state_s)), pos0(a.pos0), width(a.width), ratio(a.ratio), ring(a.ring) {}
+        : k(at<const float>(a.k)), s(at<const float>(a.s)), ape(at<const float>(a.ape)),
+          state_k(at<const float>(a.state_k)), state_s(at<const float>(a.state_s)), pos0(a.pos0),
+          width(a.width), ratio(a.ratio), ring(a.ring) {}
     __device__ float value(uint32_t pos, uint32_t column) const {
         return pos >= pos0 ? k[static_cast<uint64_t>(pos - pos0) * width + column]
                            : state_k[static_cast<uint64_t>(pos % ring) * width + column];
@@ -29,7 +30,8 @@ struct Entries {
     }
 };
 
-// 1 / sqrt(mean(x^2) + eps) of a row in shared memory, to every lane of the warp: 32 partial sums and a tree, as the CPU.
+// 1 / sqrt(mean(x^2) + eps) of a row in shared memory, to every lane of the warp: 32 partial sums and a tree, as the
+// CPU.
 __device__ __forceinline__ float inverse_rms_of_row(Shared<float> x, uint32_t n, float eps) {
     const uint32_t l = static_cast<uint32_t>(lane()) % 32, whole = n / 32 * 32;
     float sum = 0.0f;

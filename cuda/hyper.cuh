@@ -25,7 +25,8 @@ __device__ __forceinline__ float inverse_rms_of_streams(const float *x, uint32_t
 }
 
 // x[c] = sum_i weight[i] * streams[i][c]
-__device__ __forceinline__ void gather_streams(const float *streams, Shared<float> weight, uint32_t h, uint32_t dim, float *x) {
+__device__ __forceinline__ void gather_streams(const float *streams, Shared<float> weight, uint32_t h, uint32_t dim,
+                                               float *x) {
     for (uint32_t c = threadIdx.x; c < dim; c += blockDim.x) {
         float v = weight[0] * streams[c];
         for (uint32_t i = 1; i < h; i++) v += weight[i] * streams[static_cast<uint64_t>(i) * dim + c];
@@ -63,7 +64,8 @@ static __global__ void __launch_bounds__(kHyperThreads) hc_pre_kernel(ds4_args_h
     if (warp_index() == 0) {
         if (me < h) {
             pre[me] = sigmoid(mix[me] * inverse * scale[0] + base[me]) + a.hc_eps;
-            at<float>(a.post)[static_cast<uint64_t>(t) * h + me] = sigmoid(mix[h + me] * inverse * scale[1] + base[h + me]) * 2.0f;
+            float *post = at<float>(a.post) + static_cast<uint64_t>(t) * h;
+            post[me] = sigmoid(mix[h + me] * inverse * scale[1] + base[h + me]) * 2.0f;
             // A row to softmax + eps.
             float row[kMostStreams], top = 0.0f, sum = 0.0f;
             const uint32_t first = 2 * h + me * h;
@@ -95,7 +97,8 @@ static __global__ void __launch_bounds__(kHyperThreads) hc_pre_kernel(ds4_args_h
 
 constexpr uint32_t kSpreadThreads = 256;
 
-// streams'[k] = post[k] * y + sum_j comb[j][k] * streams[j]. Grid: the stretches of 256 dims of one token after the other.
+// streams'[k] = post[k] * y + sum_j comb[j][k] * streams[j]. Grid: the stretches of 256 dims of one token after the
+// other.
 static __global__ void __launch_bounds__(kSpreadThreads) hc_post_kernel(ds4_args_hc_post a) {
     const uint32_t stretches = (a.dim + kSpreadThreads - 1) / kSpreadThreads, h = a.n_hc;
     const uint32_t t = blockIdx.x / stretches, c = blockIdx.x % stretches * kSpreadThreads + threadIdx.x;
@@ -123,9 +126,9 @@ static __global__ void __launch_bounds__(kHyperThreads) hc_head_kernel(ds4_args_
     const uint32_t t = blockIdx.x, h = a.n_hc, i = threadIdx.x;
     const float *streams = at<const float>(a.streams) + static_cast<uint64_t>(t) * h * a.dim;
     const float inverse = inverse_rms_of_streams(streams, h * a.dim, a.norm_eps, scratch);
-    if (i < h)
-        gate[i] = sigmoid(at<const float>(a.mix)[static_cast<uint64_t>(t) * h + i] * inverse * at<const float>(a.scale)[0] +
-                          at<const float>(a.base)[i]) + a.hc_eps;
+    const float *mix = at<const float>(a.mix) + static_cast<uint64_t>(t) * h;
+    const float *scale = at<const float>(a.scale), *base = at<const float>(a.base);
+    if (i < h) gate[i] = sigmoid(mix[i] * inverse * scale[0] + base[i]) + a.hc_eps;
     sync_block();
     gather_streams(streams, gate, h, a.dim, at<float>(a.x) + static_cast<uint64_t>(t) * a.dim);
 }

@@ -21,7 +21,8 @@ __device__ __forceinline__ uint32_t visible_rows(const ds4_args_indexer &a, uint
 
 // ranks [token - first][most]: the scores of tokens from `first` on, as rank_of. Grid (stretches of 64 rows, tokens).
 template <int kRowType>
-__global__ void __launch_bounds__(kIndexThreads) index_scores(ds4_args_indexer a, uint32_t first, uint32_t most, uint32_t *ranks) {
+__global__ void __launch_bounds__(kIndexThreads) index_scores(ds4_args_indexer a, uint32_t first, uint32_t most,
+                                                              uint32_t *ranks) {
     DS4_SHARED(float, query, kIndexDims * kIndexPitch);  // [dim][head]
     DS4_SHARED(float, keys, kIndexDims * kIndexPitch);   // [dim][row]
     const uint32_t t = first + blockIdx.y, row0 = blockIdx.x * kIndexRows, tid = threadIdx.x;
@@ -42,7 +43,9 @@ __global__ void __launch_bounds__(kIndexThreads) index_scores(ds4_args_indexer a
                 const uint32_t d = i % kIndexDims, j = i / kIndexDims;
                 const bool inside = d0 + d < a.dim;
                 query[d * kIndexPitch + j] = inside && head0 + j < a.heads ? q[(head0 + j) * a.dim + d0 + d] : 0.0f;
-                keys[d * kIndexPitch + j] = inside && j < n_rows ? load_value<kRowType>(rows + j * stride, d0 + d) : 0.0f;
+                float x = 0.0f;
+                if (inside && j < n_rows) x = load_value<kRowType>(rows + j * stride, d0 + d);
+                keys[d * kIndexPitch + j] = x;
             }
             sync_block();
             for (uint32_t d = 0; d < kIndexDims; d++) {
@@ -111,7 +114,8 @@ struct Selection {
 };
 
 // The `keep` largest of all items of a block, keep >= 1 and at most the number of keys that are not 0.
-__device__ __forceinline__ Selection find_largest(const uint32_t (&keys)[kItems], uint32_t keep, Shared<uint32_t> scratch) {
+__device__ __forceinline__ Selection find_largest(const uint32_t (&keys)[kItems], uint32_t keep,
+                                                  Shared<uint32_t> scratch) {
     uint32_t bound = 0;
     for (int bit = 31; bit >= 0; bit--) {
         const uint32_t candidate = bound | 1u << bit;

@@ -7,8 +7,9 @@ namespace ds4::gpu {
 namespace {
 
 bool too_many(ds4_queue *q, uint32_t n_hc) {
-    if (n_hc > kMostStreams) set_failed(q, DS4_E_UNSUPPORTED, "hyper-connections: %u streams; up to %u can be mixed", n_hc, kMostStreams);
-    return n_hc > kMostStreams;
+    if (n_hc <= kMostStreams) return false;
+    set_failed(q, DS4_E_UNSUPPORTED, "hyper-connections: %u streams; up to %u can be mixed", n_hc, kMostStreams);
+    return true;
 }
 
 }  // namespace

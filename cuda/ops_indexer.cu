@@ -21,7 +21,8 @@ struct Space {
 };
 
 // A pass over up to `left` candidates of each token.
-template <bool kLast> void select(ds4_queue *q, const ds4_args_indexer &a, const SelectPass &p, uint32_t left, uint32_t tokens) {
+template <bool kLast> void select(ds4_queue *q, const ds4_args_indexer &a, const SelectPass &p, uint32_t left,
+                                  uint32_t tokens) {
     const uint32_t stretches = kLast ? 1 : (left + kStretch - 1) / kStretch;
     const uint32_t threads = left <= kFewThreads * kItems ? kFewThreads : kSelectThreads;
     DS4_LAUNCH(q, (index_select<kLast>), dim3(stretches, tokens), threads, 0, a, p);
@@ -61,13 +62,15 @@ void choose(ds4_queue *q, const ds4_args_indexer &a, uint32_t first, uint32_t n,
 void indexer(ds4_queue *q, const ds4_args_indexer *args) {
     if (!args->n) return;
     if (args->top_k >= kStretch / 2)
-        return set_failed(q, DS4_E_UNSUPPORTED, "indexer: %u rows a token; up to %u can be chosen", args->top_k, kStretch / 2 - 1);
+        return set_failed(q, DS4_E_UNSUPPORTED, "indexer: %u rows a token; up to %u can be chosen", args->top_k,
+                          kStretch / 2 - 1);
     const ds4_args_indexer a = resolved(args);
     float *gaps = work_space<float>(q, kWorkExtra, a.n);
     if (!gaps) return;
     // Tokens from `scored` on have more rows than they take.
     const uint64_t from = (uint64_t{a.top_k} + 1) * a.ratio;
-    const uint32_t scored = from > uint64_t{a.pos0} + 1 ? static_cast<uint32_t>(std::min<uint64_t>(a.n, from - a.pos0 - 1)) : 0;
+    const uint64_t behind = from > uint64_t{a.pos0} + 1 ? from - a.pos0 - 1 : 0;
+    const uint32_t scored = static_cast<uint32_t>(std::min<uint64_t>(a.n, behind));
     for (uint32_t t = 0, n; t < scored; t += n) {
         n = std::min(kMostSlab, scored - t);
         select<true>(q, a, SelectPass{nullptr, nullptr, nullptr, nullptr, gaps + t, t, 0, 0, 0}, 0, n);

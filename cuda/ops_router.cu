@@ -14,7 +14,8 @@ void router(ds4_queue *q, const ds4_args_router *args) {
     const ds4_args_router a = resolved(args);
     float *gaps = work_space<float>(q, kWorkExtra, a.n);
     if (!gaps) return;
-    DS4_LAUNCH(q, router_kernel, blocks_for(a.n, kRouterWarps), kRouterThreads, kRouterWarps * a.n_expert * sizeof(float), a, gaps);
+    DS4_LAUNCH(q, router_kernel, blocks_for(a.n, kRouterWarps), kRouterThreads,
+               kRouterWarps * a.n_expert * sizeof(float), a, gaps);
     if (!a.table.buffer) DS4_LAUNCH(q, fold_gaps, 1, kMarginThreads, 0, gaps, a.n, q->margins + 1);
 }
 

@@ -1,5 +1,5 @@
-// The FP8 and FP4 round trips of cpu/rounding.cpp with the same bits: scales are powers of two, so all but the choice of
-// the code is exact, and that is arithmetic on the value.
+// The FP8 and FP4 round trips of cpu/rounding.cpp with the same bits: scales are powers of two, so all but the choice
+// of the code is exact, and that is arithmetic on the value.
 #pragma once
 
 #include "values.cuh"

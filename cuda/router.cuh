@@ -14,7 +14,8 @@ __device__ __forceinline__ uint64_t candidate(float value, uint32_t id) {
     return static_cast<uint64_t>(rank_of(value)) << 32 | (0xffffffffu - id);
 }
 
-// gaps [n]: between the last expert chosen and the best one left. Dynamic shared memory: kRouterWarps * n_expert floats.
+// gaps [n]: between the last expert chosen and the best one left. Dynamic shared memory: kRouterWarps * n_expert
+// floats.
 static __global__ void __launch_bounds__(kRouterThreads) router_kernel(ds4_args_router a, float *gaps) {
     DS4_DYNAMIC_SHARED(float, scores);
     const uint32_t t = blockIdx.x * kRouterWarps + static_cast<uint32_t>(warp_index());
@@ -43,8 +44,8 @@ static __global__ void __launch_bounds__(kRouterThreads) router_kernel(ds4_args_
                 if (c < last && c > best) best = c;
             }
             best = warp_max(best);
-            if (round == a.k)
-                gap = value_of_rank(static_cast<uint32_t>(last >> 32)) - value_of_rank(static_cast<uint32_t>(best >> 32));
+            const float before = value_of_rank(static_cast<uint32_t>(last >> 32));
+            if (round == a.k) gap = before - value_of_rank(static_cast<uint32_t>(best >> 32));
             if (round == me) id = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
             last = best;
         }

@@ -15,6 +15,7 @@ SUMS = Tolerance(relative=3e-6)
 def attend(
     device: Device, q: Array, window_rows: Array, sinks: Array, *, window: int, pos0: int, ratio: int = 0,
     compressed: Array | None = None, selected: Array | None = None, counts: Array | None = None,
+    scale: float | None = None,
 ) -> Array:  # fmt: skip
     """Run attention; q [n][heads][dim], window_rows the ring."""
     n, heads, dim = q.shape
@@ -24,7 +25,7 @@ def attend(
         "attention", q=device.put(q), window_rows=device.put(window_rows), sinks=device.put(sinks), out=out, n=n,
         heads=heads, dim=dim, window=window, capacity=len(window_rows), ratio=ratio,
         top_k=0 if selected is None else selected.shape[1], pos0=pos0, row_type=int(window_rows.dtype == np.float16),
-        scale=dim**-0.5, **{name: device.put(value) for name, value in refs.items() if value is not None},
+        scale=scale or dim**-0.5, **{name: device.put(value) for name, value in refs.items() if value is not None},
     )  # fmt: skip
     return device.get(out, n, heads, dim)
 
