@@ -92,9 +92,9 @@ template <class F> void rounded_product(const Call &c, const ExpertArgs &e) {
     if (c.a.n == 1) return few<F, 1>(c, e);
     if (few_tokens(c)) return few<F, kFewTokens>(c, e);
     const dim3 grid(blocks_for(e.n_rows, kTileRows), c.most_tiles);
-    if (matrix_units(c.q))
+    if (kAlwaysMatrixUnits || matrix_units(c.q))
         DS4_LAUNCH(c.q, (experts_tiles<F, MatrixUnit<Int8Unit>>), grid, kTileThreads, 0, e);
-    else
+    else if constexpr (!kAlwaysMatrixUnits)
         DS4_LAUNCH(c.q, (experts_tiles<F, PlainUnit>), grid, kTileThreads, 0, e);
 }
 template <class F> void float_product(const Call &c, const ExpertArgs &e) {

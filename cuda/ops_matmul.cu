@@ -40,9 +40,9 @@ template <class F> void rounded_product(ds4_queue *q, MatmulArgs m) {
     if (host_matrix_units == 2) return DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Gfx11>>), grid, kTileThreads, 0, m);
     if (host_matrix_units == 3) return DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Gfx12>>), grid, kTileThreads, 0, m);
 #endif
-    if (matrix_units(q))
+    if (kAlwaysMatrixUnits || matrix_units(q))
         DS4_LAUNCH(q, (matmul_tiles<F, MatrixUnit<Int8Unit>>), grid, kTileThreads, 0, m);
-    else
+    else if constexpr (!kAlwaysMatrixUnits)
         DS4_LAUNCH(q, (matmul_tiles<F, PlainUnit>), grid, kTileThreads, 0, m);
 }
 
@@ -73,7 +73,7 @@ bool matrix_units(const ds4_queue *q) {
     return strncmp(arch, "gfx11", 5) == 0 || strncmp(arch, "gfx12", 5) == 0;
 }
 #else
-bool matrix_units(const ds4_queue *) { return true; }  // sm_80 and later have them, and nothing older is compiled for
+bool matrix_units(const ds4_queue *) { return true; }
 #endif
 
 void matmul(ds4_queue *q, const ds4_args_matmul *args) {

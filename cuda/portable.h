@@ -146,7 +146,7 @@ namespace ds4::gpu {
 constexpr int kMostWarps = 1024 / kWarp;  // of a block
 
 // The place that a resolved reference names (see resolved() in backend.h); NULL when it is absent.
-template <class T = float> __device__ __forceinline__ T *at(ds4_ref r) {
+template <class T = float> __host__ __device__ __forceinline__ T *at(ds4_ref r) {
     return r.buffer ? reinterpret_cast<T *>(static_cast<uintptr_t>(r.buffer + r.offset)) : nullptr;
 }
 

@@ -9,6 +9,13 @@ namespace ds4::gpu {
 // Whether the device of a queue has the matrix unit that mma.cuh was compiled for.
 bool matrix_units(const ds4_queue *q);
 
+// Those of CUDA have it: nothing older than sm_80 is compiled for, and so the plain fallback need not be.
+#if DS4_ON_DEVICE && !defined(__HIP__)
+constexpr bool kAlwaysMatrixUnits = true;
+#else
+constexpr bool kAlwaysMatrixUnits = false;
+#endif
+
 // Rounds n_rows rows of n_in floats for weights of a format: rows [token][group], tokens x_stride floats apart. False when
 // there is no memory for them; the queue has failed then.
 template <class F>
