@@ -11,7 +11,7 @@ HEADER = Path(__file__).parents[2] / "src" / "ds4core" / "backend" / "kernel_arg
 
 _PLAIN: dict[str, Any] = {
     "uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64,
-    "float": ctypes.c_float,
+    "float": ctypes.c_float, "ds4_address": ctypes.c_uint64,
 }  # fmt: skip
 
 

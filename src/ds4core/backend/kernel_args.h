@@ -5,13 +5,17 @@
 #ifndef DS4_KERNEL_ARGS_H
 #define DS4_KERNEL_ARGS_H
 
-#ifndef __METAL_VERSION__
+#ifdef __METAL_VERSION__
+typedef device uchar *ds4_address;
+#else
 #include <stdint.h>
+typedef uint64_t ds4_address;
 #endif
 
-/* A place in a buffer. `buffer` is the backend's own handle (a ds4_buffer pointer); 0 means "absent". */
+/* A place in a buffer. `buffer` is the backend's own handle (a ds4_buffer pointer); 0 means "absent". Kernels see the
+ * address of the buffer on the device there. */
 typedef struct ds4_ref {
-    uint64_t buffer;
+    ds4_address buffer;
     uint64_t offset; /* bytes */
 } ds4_ref;
 

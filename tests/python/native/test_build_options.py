@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,18 @@ def test_an_unknown_option_is_named(name):
     assert "DS4_SANITIZE" in text
 
 
-@pytest.mark.parametrize("backend", ["CUDA", "HIP", "METAL"])
+@pytest.mark.parametrize("backend", ["CUDA", "HIP"])
 def test_a_back_end_of_a_later_release_is_refused(backend):
     code, text = configure(f"DS4_{backend}=ON")
     assert code != 0
     assert "comes in a later release" in text and "builds nothing for it" in text
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Metal")
+def test_metal_is_built_on_macos_only():
+    code, text = configure("DS4_METAL=ON")
+    assert code != 0
+    assert "Metal is a part of macOS" in text
 
 
 def test_an_unknown_sanitizer_is_named():

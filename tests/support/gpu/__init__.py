@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Outputs = dict[str, Array]
 
-HOSTS = ("cuda_host", "hip_host")  # back ends whose device is the host executor, warps of 32 and of 64
+HOSTS = ("cuda_host", "hip_host", "metal_host")  # back ends whose device is the host executor; hip_host has warps of 64
 SEEDS = (0, 1, 2, 3)  # orders in which threads and blocks run: see tests/simt/simt.h
 
 

@@ -1,0 +1,10 @@
+// All kernels, as one source: `xcrun metal` compiles this file, and the library carries it for machines without Xcode.
+#include "attention.metal"
+#include "compress.metal"
+#include "experts.metal"
+#include "hyper.metal"
+#include "importance.metal"
+#include "indexer.metal"
+#include "matmul.metal"
+#include "router.metal"
+#include "rows.metal"
