@@ -102,7 +102,7 @@ def command(
 def _place(target: str) -> tuple[str, str]:
     """Return the repository and the file that a target means."""
     for published in PUBLISHED:
-        if published.target == target:
+        if published.target == target.removesuffix("-imatrix"):  # all of them were made with one
             return REPOSITORY, published.file
     found = _FULL_NAME.fullmatch(target)
     parts = target.split("/")

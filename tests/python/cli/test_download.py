@@ -111,7 +111,7 @@ def test_published_names(ds4: Any, hub: Hub, tmp_path: Path, content: bytes) -> 
     assert refused.returncode == 1 and "no model that could be opened alone" in refused.stderr
     assert ds4("download", "q2", "--dir", tmp_path / "a b", "--no-set-default").returncode == 0
     assert ds4("default").stdout == "tiny\n"
-    assert ds4("download", "q2", "--dir", tmp_path / "a b", "--set-default").returncode == 0
+    assert ds4("download", "q2-imatrix", "--dir", tmp_path / "a b", "--set-default").returncode == 0
     assert ds4("default").stdout == f"{tmp_path / 'a b' / published['q2']}\n"
     shown = ds4("download", "--list", "--dir", tmp_path / "a b").stdout
     assert all(p.target in shown and p.file in shown for p in PUBLISHED)

@@ -212,3 +212,15 @@ def test_ctrl_c_ends_a_run_without_a_terminal(model_path: Path, environment: dic
         child.wait()
     assert child.returncode == 130, message
     assert message.count(b"prefill") == 1 and b"Traceback" not in message
+
+
+def test_a_saved_conversation_is_deleted(ds4: Any, model_path: Path, environment: dict[str, str]) -> None:
+    """By its name in full; the conversation at hand goes on, and has no name any more."""
+    lines = "one\n/save my chat\n/delete\n/delete my\n/delete my chat\n/list\ntwo\n/save\n/save again\n"
+    done = ds4("-m", model_path, *OPTIONS, stdin=lines)
+    assert done.returncode == 1  # three of the lines were wrong
+    for text in ("/delete needs its argument", "nothing is saved under 'my'", "deleted 'my chat'",
+                 "nothing is saved yet", "/save needs a name", "saved as 'again': 2 turns"):  # fmt: skip
+        assert text in done.stderr, text
+    chats = Path(environment["HOME"]) / ".ds4" / "chats"
+    assert [path.name for path in chats.glob("*.json")] == ["again.json"]

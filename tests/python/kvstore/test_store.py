@@ -124,6 +124,23 @@ def test_branches_share_what_they_begin_with(store: KVStore) -> None:
         assert target.tokens[100] == 1000 * branch
 
 
+def test_a_state_is_removed_with_its_own_rows_only(store: KVStore, where: Path, open_store: Open) -> None:
+    """Not while it is read, nor by a store that may only read."""
+    first = store.save(PlainSession(range(100)), b"first", reason="evict")
+    longer = store.save(PlainSession(range(150)), b"first and more", reason="evict")
+    assert first is not None and longer is not None
+    with KVStore(where, read_only=True) as reader:
+        assert not reader.remove(longer)
+    with find(store, b"first and more, to go on", PlainSession()):  # type: ignore[union-attr]
+        assert not store.remove(longer)
+    assert store.remove(longer) and store.remove(longer)
+    assert load(store, b"first and more, to go on") == 100
+    assert store.remove(first)
+    assert store.entries() == [] and not [p for p in where.iterdir() if p.suffix in (".rows", ".state")]
+    with open_store() as other:
+        assert other.entries() == []
+
+
 def test_other_tokens_of_the_same_length_share_nothing(store: KVStore) -> None:
     store.save(PlainSession(range(100)), b"a", reason="cold")
     session = PlainSession(range(1, 101))
