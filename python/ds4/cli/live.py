@@ -97,9 +97,10 @@ class LiveLine:
 
     def begin(self) -> None:
         """Take the last row; the cursor is at the start of a line."""
+        now = self._clock()
         self._marks.clear()
-        self._marks.append((self._clock(), 0))
-        self._next = 0.0
+        self._marks.append((now, 0))
+        self._next = now + _PERIOD  # a single token tells no speed
         if self._size is None and self._enter():
             with contextlib.suppress(ValueError):  # not in the main thread: then nobody cares for signals
                 for number in _SIGNALS:
