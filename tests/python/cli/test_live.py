@@ -282,7 +282,7 @@ def test_stopping_and_ending_give_the_row_back(emulated: Any) -> None:
 def test_in_a_conversation(terminal: Any) -> None:
     """The speed is there while an answer is written, and gone after it."""
     # Slowed down so that an answer takes long enough on any machine.
-    t = terminal("--nothink", "-n", "400", "-c", "4000", "--temp", "0", "--power", "10", columns=COLUMNS)
+    t = terminal("--nothink", "-n", "100", "-c", "4000", "--temp", "0", "--power", "10", columns=COLUMNS)
     termios.tcsetwinsize(t.master, (ROWS, COLUMNS))
     screen = pyte.HistoryScreen(COLUMNS, ROWS, history=100_000)
     stream = pyte.Stream(screen)
