@@ -15,6 +15,7 @@ from ._native import _model, _session
 from .activations import At, activations
 from .budget import SessionNeed, available_memory, cache_beside, expert_plan, parse_size, takes_long_chunks
 from .chat import CompletionParser, Event, render
+from .costs import CostModel
 from .errors import ClosedError
 from .experts import ReadOptions
 from .gguf import GGUFFile, Metadata, encode_path
@@ -79,6 +80,7 @@ class Model(ModelExperts):
         self._shape = Shape(**native.shape())
         self._metadata: Metadata | None = Metadata(native.gguf())
         self._tokenizer: _LazyTokenizer | None = _LazyTokenizer(self._metadata)
+        self._draft_costs: dict[tuple[Any, ...], CostModel] = {}
 
     @classmethod
     def open(
@@ -560,6 +562,17 @@ class Model(ModelExperts):
             if session is None:
                 used.close()
         return found if at == "all" else np.stack(found)
+
+    def draft_costs(self, options: Mapping[str, Any]) -> CostModel:
+        """Return what sessions with these settings measure about guessing tokens: one session tells the next.
+
+        Parameters
+        ----------
+        options : mapping
+            Settings of a session, as the native one gives them.
+        """
+        alike = tuple(options[name] for name in ("threads", "affinity", "interleave", "quantized", "qat"))
+        return self._draft_costs.setdefault(alike, CostModel())
 
     # Life
 

@@ -95,7 +95,6 @@ class Session(SessionState):
         self._stop = False
         self._importance: Importance | None = None
         self._profile: Profile | None = None
-        self._costs = CostModel()
         self._draft_statistics = DraftStatistics()
 
     # The timeline
@@ -345,6 +344,11 @@ class Session(SessionState):
         return self._open().ahead()
 
     @property
+    def draft_costs(self) -> CostModel:
+        """What was measured about guessing, shared by all sessions of the model that are alike in time."""
+        return self._model.draft_costs(self._options)
+
+    @property
     def draft_statistics(self) -> DraftStatistics:
         """What speculation did in the last generation with `draft`."""
         return self._draft_statistics
@@ -413,7 +417,7 @@ class Session(SessionState):
                 raise TypeError(f"draft must be a Draft, not {type(draft).__name__}")
             if not self.can_draft:
                 raise StateError("drafts need a session made with mtp=True")
-            speculator = Speculator(self, draft, costs=self._costs)
+            speculator = Speculator(self, draft, costs=self.draft_costs)
             self._draft_statistics = speculator.statistics
         tokenizer = self._tokenizer()
         ends = frozenset([tokenizer.eos_id] if stop_tokens is None else map(operator.index, stop_tokens))

@@ -164,7 +164,7 @@ class Speculator:
     ) -> None:
         self._session = session
         self._draft = draft
-        self._costs = CostModel() if costs is None else costs
+        self._chooser = (CostModel() if costs is None else costs).chooser()
         self._guess = guess
         self._clock = clock
         self._able = guess is not None or session.can_draft
@@ -200,9 +200,10 @@ class Speculator:
             self._hit(self._clock() - start)
             return
         self.settle(missed=bool(self._pending))
+        held = self._session.ahead > 0  # by an earlier generation: perhaps this very token
         depth = 0
         if guessing and self._able:
-            depth = self._costs.choose(self._draft.depth) if self._draft.auto else self._draft.depth
+            depth = self._chooser.choose(self._draft.depth) if self._draft.auto else self._draft.depth
         guesses: list[int] = []
         if depth:
             guesses = self._guesses(token, depth, sampler)
@@ -215,8 +216,8 @@ class Speculator:
         found = self.statistics
         found.draft_seconds += drafted - start
         if not depth:
-            if self._draft.auto:
-                self._costs.plain(end - start)
+            if self._draft.auto and not held:
+                self._chooser.plain(end - start)
             found.plain += 1
             found.plain_seconds += end - start
             return
@@ -242,7 +243,7 @@ class Speculator:
         for i in range(self._depth):
             by_depth[i] = (by_depth[i][0] + 1, by_depth[i][1] + (i < self._hits))
         if self._draft.auto:  # what somebody insists on is no loss of the model's choice
-            self._costs.batch(self._asked, self._depth, seen, self._hits, self._cost)
+            self._chooser.batch(self._asked, self._depth, seen, self._hits, self._cost)
         self._pending = []
         self._asked = self._depth = self._hits = 0
 

@@ -2,117 +2,95 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 import pytest
 from ds4.costs import CostModel
-from ds4.sampling import Sampler
 from ds4.speculation import Draft, Speculator
+from support.machines import NOISES, PROFITABLE, SHARED, UNPROFITABLE, Machine, Noise, best_rate, run
 
 
-class Machine:
-    """A session without a model: calls take the time that was set, and guesses come true by chance.
-
-    Parameters
-    ----------
-    batch : sequence of float
-        Seconds of a batch of 1, 2, ... tokens.
-    guess : float
-        Seconds of a guess.
-    chances : sequence of float
-        That guess 1, 2, ... is right when those before it were.
-    noise : float
-        Times vary by this factor at most; one in fifty takes ten times as long.
-    """
-
-    can_draft = True
-
-    def __init__(
-        self, batch: Sequence[float], guess: float, chances: Sequence[float], *, noise: float = 0.0, seed: int = 0
-    ) -> None:
-        self.batch, self.guess, self.chances, self.noise = batch, guess, chances, noise
-        self.random = random.Random(seed)
-        self.now = 0.0
-        self.spent = 0.0  # the time without the noise
-        self.alone = 0.0  # what the tokens would have taken one by one
-        self.pending: list[int] = []
-
-    @property
-    def ahead(self) -> int:
-        return len(self.pending)
-
-    def clock(self) -> float:
-        return self.now
-
-    def _spend(self, seconds: float) -> None:
-        self.spent += seconds
-        if self.noise:
-            seconds *= 1 + self.random.uniform(-self.noise, self.noise)
-            if self.random.random() < 0.02:
-                seconds *= 10
-        self.now += seconds
-
-    def eval(self, tokens: int, *, progress: Callable[[int, int], object] | None = None) -> None:
-        self.alone += self.batch[0]
-        if self.pending and self.pending[0] == tokens:
-            self.pending.pop(0)
-            return
-        self.pending = []
-        self._spend(self.batch[0])
-
-    def eval_ahead(
-        self, token: int, guesses: Sequence[int], *, progress: Callable[[int, int], object] | None = None
-    ) -> None:
-        self.alone += self.batch[0]
-        self._spend(self.batch[len(guesses)])
-        self.pending = list(guesses)
-
-    def draft(self, token: int, depth: int, *, margin: float = 0.0, sampler: Sampler | None = None) -> list[int]:
-        self._spend(self.guess * depth)
-        guesses = []
-        right = True
-        for i in range(depth):
-            right = right and self.random.random() < self.chances[i]
-            guesses.append(1 if right else 2)
-        return guesses
-
-
-def run(machine: Machine, n: int, *, costs: CostModel | None = None, draft: Draft | None = None) -> Speculator:
-    """A generation of n tokens, all of them 1."""
-    speculator = Speculator(machine, draft or Draft(depth=5), costs=costs, clock=machine.clock)
-    for _ in range(n):
-        speculator.eval(1)
-    speculator.settle()
-    return speculator
-
-
-SHARED = [1.0, 1.25, 1.5, 1.75, 2.0, 2.25]
-UNSHARED = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-
-UNPROFITABLE = {
-    "nothing is shared": (UNSHARED, 0.1, [1.0] * 5),
-    "guesses are dear": (SHARED, 1.2, [0.9] * 5),
-    "guesses are wrong": (SHARED, 0.1, [0.0] * 5),
-    "guesses are often wrong": (SHARED, 0.1, [0.3, 0.2, 0.1, 0.1, 0.1]),
-    "just not worth it": ([1.0, 1.6, 2.2, 2.8, 3.4, 4.0], 0.2, [0.75, 0.5, 0.4, 0.3, 0.2]),
-    "a batch is very dear": ([1.0, 2.4, 3.4, 5.0, 6.0, 7.0], 0.1, [0.9] * 5),
-}
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-@pytest.mark.parametrize("name", UNPROFITABLE)
-def test_where_it_does_not_pay_it_never_loses_more_than_three_percent(name: str, noise: float) -> None:
-    """At any moment of a generation, not only at its end (L082)."""
+def losses(name: str, noise: Noise, seeds: Iterable[int], *, n: int = 512) -> list[float]:
+    """Of generations of n tokens: what was lost, as a part of the time of the tokens alone."""
     batch, guess, chances = UNPROFITABLE[name]
-    for seed in range(20):
+    found = []
+    for seed in seeds:
         machine = Machine(batch, guess, chances, noise=noise, seed=seed)
-        speculator = Speculator(machine, Draft(depth=5), clock=machine.clock)
-        for n in range(1, 513):
-            speculator.eval(1)
-            if not machine.pending:  # else what it was paid for is still to come
-                assert machine.spent <= 1.02 * machine.alone + (9.0 if noise else 2.5), f"after {n} tokens"
-        assert machine.spent <= 1.03 * machine.alone
+        run(machine, n)
+        found.append(machine.spent / machine.alone - 1)
+    return found
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_where_it_does_not_pay_it_never_loses_more_than_three_percent(noise: str) -> None:
+    """In 1152 generations of 512 tokens, whatever times do (L082)."""
+    for name in UNPROFITABLE:
+        assert max(losses(name, NOISES[noise], range(12))) <= 0.03, name
+
+
+def test_a_long_generation_loses_less() -> None:
+    for noise in ("none", "20 %", "steps, 30 %"):
+        for name in ("nothing is shared", "guesses are wrong", "not quite worth it"):
+            assert max(losses(name, NOISES[noise], range(3), n=3000)) <= 0.02, (noise, name)
+
+
+@pytest.mark.parametrize("name", UNPROFITABLE)
+def test_at_any_moment_of_a_generation_little_is_lost(name: str) -> None:
+    """The time of a few tokens, not only at the end."""
+    batch, guess, chances = UNPROFITABLE[name]
+    for noise, tokens in (("none", 2.5), ("20 %", 9.0)):
+        for seed in range(5):
+            machine = Machine(batch, guess, chances, noise=NOISES[noise], seed=seed)
+            speculator = Speculator(machine, Draft(depth=5), clock=machine.clock)
+            dear = 2 * max(batch[1] - 2.5, 0)  # the first batches, which tell
+            for n in range(1, 513):
+                speculator.eval(1)
+                if not machine.pending:  # else what it was paid for is still to come
+                    assert machine.spent <= 1.01 * machine.alone + tokens + dear, f"after {n} tokens"
+
+
+def test_batches_that_stall_are_given_up() -> None:
+    """A stall that tokens alone do not know is no noise: each costs what it takes, and then there are few batches."""
+    for name in ("good guesses", "one good guess", "a little"):
+        batch, guess, chances = PROFITABLE[name]
+        rates = []
+        for seed in range(10):
+            machine = Machine(batch, guess, chances, noise=Noise(0.1, stalls=0.2), seed=seed)
+            run(machine, 1000)
+            rates.append(machine.spent / machine.alone)
+        assert sum(rates) / len(rates) <= 1.05
+
+
+def test_a_stall_that_tokens_alone_know_too_is_pardoned() -> None:
+    batch, guess, chances = PROFITABLE["good guesses"]
+    rates = []
+    for seed in range(20):
+        machine = Machine(batch, guess, chances, noise=Noise(0.05, spikes=0.05), seed=seed)
+        run(machine, 1500)
+        rates.append(machine.spent / machine.alone)
+    assert sum(rates) / len(rates) <= 0.75
+
+
+@pytest.mark.parametrize("before", [0.0, 1.0])
+def test_what_was_saved_or_won_does_not_pay_for_a_loss(before: float) -> None:
+    """After a long time without a loss, a server is no more generous than a new one."""
+    for seed in range(10):
+        costs = CostModel()
+        machine = Machine(SHARED, 0.1, [before] * 5, noise=NOISES["10 %"], seed=seed)
+        run(machine, 2000, costs=costs)
+        machine.chances = [0.0] * 5
+        spent, alone = machine.spent, machine.alone
+        run(machine, 512, costs=costs)
+        assert machine.spent - spent <= 1.03 * (machine.alone - alone)
+
+
+def test_batches_that_take_many_times_as_long_all_at_once_are_no_stalls() -> None:
+    for seed in range(10):
+        costs = CostModel()
+        run(Machine(*PROFITABLE["perfect"], noise=NOISES["10 %"], seed=seed), 1000, costs=costs)
+        machine = Machine(*UNPROFITABLE["nothing is shared"], noise=NOISES["10 %"], seed=seed)
+        run(machine, 512, costs=costs)
+        assert machine.spent <= 1.04 * machine.alone
 
 
 def test_a_second_generation_knows_what_the_first_found() -> None:
@@ -120,44 +98,48 @@ def test_a_second_generation_knows_what_the_first_found() -> None:
     machine = Machine(SHARED, 0.1, [0.0] * 5)
     first = run(machine, 400, costs=costs)
     second = run(machine, 400, costs=costs)
-    assert 0 < first.statistics.verifies <= (0.015 * 400 + 2) / 0.35 + 1
+    assert 0 < first.statistics.verifies <= (0.007 * 400 + 2.0) / 0.35 + 1
     assert second.statistics.verifies <= first.statistics.verifies + 1
-    assert machine.spent <= 1.03 * machine.alone
+    assert machine.spent <= 1.015 * machine.alone
+    machine = Machine(SHARED, 0.1, [0.95] * 5)
+    costs = CostModel()
+    run(machine, 300, costs=costs)
+    before, alone = machine.spent, machine.alone
+    run(machine, 30, costs=costs)
+    assert machine.spent - before < 0.6 * (machine.alone - alone), "it begins after a few tokens"
 
 
-PROFITABLE = {
-    "good guesses": (SHARED, 0.1, [0.95, 0.9, 0.85, 0.8, 0.8]),
-    "one good guess": (SHARED, 0.2, [0.9, 0.3, 0.2, 0.1, 0.1]),
-    "perfect": ([1.0, 1.05, 1.1, 1.15, 1.2, 1.25], 0.05, [1.0] * 5),
-}
+def test_generations_beside_each_other_share_what_is_known() -> None:
+    costs = CostModel()
+    machines = [Machine(SHARED, 0.1, [0.95] * 5, noise=NOISES["10 %"], seed=seed) for seed in range(4)]
+    speculators = [Speculator(m, Draft(depth=5), costs=costs, clock=m.clock) for m in machines]
+    for _ in range(400):
+        for speculator in speculators:
+            speculator.eval(1)
+    assert sum(m.spent for m in machines) < 0.75 * sum(m.alone for m in machines)
+    machines = [Machine(SHARED, 0.1, [0.0] * 5, noise=NOISES["10 %"], seed=seed) for seed in range(4)]
+    speculators = [Speculator(m, Draft(depth=5), costs=costs, clock=m.clock) for m in machines]
+    for _ in range(512):
+        for speculator in speculators:
+            speculator.eval(1)
+    assert sum(m.spent for m in machines) < 1.03 * sum(m.alone for m in machines)
 
 
-def best_rate(batch: Sequence[float], guess: float, chances: Sequence[float]) -> float:
-    """Seconds a token of the best number of guesses."""
-    rates = [1.0]
-    for depth in range(1, 6):
-        tokens, chance = 1.0, 1.0
-        for c in chances[:depth]:
-            chance *= c
-            tokens += chance
-        rates.append((batch[depth] + guess * depth) / tokens)
-    return min(rates)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("noise", ["none", "5 %", "20 %", "30 %", "drift", "steps"])
 @pytest.mark.parametrize("name", PROFITABLE)
-def test_where_it_pays_it_comes_near_the_best(name: str, noise: float) -> None:
+def test_where_it_pays_it_comes_near_the_best(name: str, noise: str) -> None:
     batch, guess, chances = PROFITABLE[name]
     rates = []
-    for seed in range(10):
+    for seed in range(12):
         costs = CostModel()
-        machine = Machine(batch, guess, chances, noise=noise, seed=seed)
+        machine = Machine(batch, guess, chances, noise=NOISES[noise], seed=seed)
         run(machine, 300, costs=costs)  # finding out
-        found = machine.spent
+        found, alone = machine.spent, machine.alone
         run(machine, 700, costs=costs)
-        rates.append((machine.spent - found) / 700)
-    assert sum(rates) / len(rates) <= 1.15 * best_rate(batch, guess, chances)
-    assert sum(rates) / len(rates) < 0.9
+        rates.append((machine.spent - found) / (machine.alone - alone))
+    rate = sum(rates) / len(rates)
+    assert rate <= 1.15 * best_rate(batch, guess, chances) + 0.02
+    assert rate < 0.9
 
 
 def test_a_text_that_turns_bad_ends_it_and_one_that_turns_good_begins_it() -> None:
@@ -174,13 +156,13 @@ def test_a_text_that_turns_bad_ends_it_and_one_that_turns_good_begins_it() -> No
     assert machine.spent - before <= 0.8 * (machine.alone - alone)
 
 
-def test_short_answers_lose_no_more_than_the_time_of_two_tokens() -> None:
-    assert CostModel().choose(5) == 0, "what a token costs alone is to be known first"
+def test_short_answers_lose_no_more_than_the_time_of_a_few_tokens() -> None:
+    assert CostModel().chooser().choose(5) == 0, "what a token costs alone is to be known first"
     for batch, guess, chances in UNPROFITABLE.values():
         for seed in range(20):
             machine = Machine(batch, guess, chances, seed=seed)
             run(machine, 20)
-            assert machine.spent <= machine.alone + 2.5 + 0.02 * 20
+            assert machine.spent <= machine.alone + 3.0 + 2 * max(batch[1] - 2.5, 0)
     machine = Machine(SHARED, 0.1, [1.0] * 5)
     run(machine, 40)
     assert machine.spent < 0.75 * machine.alone, "and where it pays, they win"
