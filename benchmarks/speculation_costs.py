@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
-from support.machines import NOISES, UNPROFITABLE, Machine, run
+from support.machines import NOISES, UNPROFITABLE, Machine, run  # noqa: E402
 
 
 def main() -> int:

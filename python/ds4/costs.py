@@ -18,9 +18,9 @@ must be, before it counts as one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import sqrt
-from statistics import fmean, median
+from statistics import fmean
 from threading import Lock
 
 __all__ = ["MOST_DEPTH", "Chooser", "CostModel"]
@@ -42,6 +42,7 @@ _FORGET = 0.96  # of an acceptance, per batch
 _KEPT = 0.97  # of the cost of batches, per batch
 _GAIN = 0.03  # what guessing must win to be worth it
 _DOUBTED = 3  # batches that may all have been stalls
+_MOST_SLEEP = 64  # tokens for which nothing is measured
 _TRIED = 4  # batches before which nothing is sure
 _VARY = 6  # runs of batches after which another depth is tried
 _STALL = 3.0  # times as long as usual: no measure of anything
@@ -89,9 +90,10 @@ class CostModel:
 
     def tokens(self, depth: int) -> float:
         """Tokens that a batch is good for."""
-        total, chance = 1.0, 1.0
-        for i in range(1, depth + 1):
-            chance *= self.acceptance(i)
+        total, chance, before = 1.0, 1.0, 0.6
+        for right, seen in zip(self._right[:depth], self._seen, strict=False):
+            before = (right + before) / (seen + 1)
+            chance *= before
             total += chance
         return total
 
@@ -189,11 +191,16 @@ class CostModel:
             self._owed = 0.0
 
 
-def level(times: Iterable[float]) -> float:
-    """Mean of times without those that stalled."""
-    found = list(times)
-    most = _STALL * median(found)
-    return fmean(t for t in found if t <= most)
+def median(times: Iterable[float]) -> float:
+    """Return the middle one; of two the greater."""
+    found = sorted(times)
+    return found[len(found) // 2]
+
+
+def level(times: Sequence[float]) -> float:
+    """Return the mean of times without those that stalled."""
+    most = _STALL * median(times)
+    return fmean([t for t in times if t <= most])
 
 
 class Chooser:
@@ -206,8 +213,13 @@ class Chooser:
         self._after: list[float] = []  # and after them
         self._run: list[tuple[int, float, int, float]] = []  # batches: guesses, seconds, tokens, cost if told
         self._booked = 0.0
+        self._last = 0.0
         self._n_stalled = 0
         self._n_long = 0
+        self._asleep = 0  # tokens for which there is nothing to do
+        self._depth = self._limit = 0  # guesses of the batches at hand, and how many batches
+        self._enough = 2  # tokens alone behind them
+        self._need = 0.0  # the credit that one of them takes
         self._runs = 0
         self._won = 0.0  # in this generation, in tokens' time
         self._tokens = 0
@@ -216,8 +228,8 @@ class Chooser:
 
     def plain(self, seconds: float) -> None:
         """Tell what a token alone took."""
-        if seconds <= 0:
-            return  # a clock that stood still
+        if self._asleep or seconds <= 0:  # a clock that stood still
+            return
         costs, stalled = self._costs, self._is_stall(seconds)
         near = self._after or self._alone
         with costs._lock:
@@ -285,6 +297,9 @@ class Chooser:
         return level(list(self._alone)[-n:])
 
     def _is_stall(self, seconds: float) -> bool:
+        before, self._last = self._last, seconds
+        if seconds < before * _STALL / 2 and not self._n_stalled:
+            return False  # the usual case
         near = [*self._alone, *self._after]
         if len(near) < 3 or seconds <= _STALL * median(near):
             self._n_stalled = 0
@@ -326,26 +341,58 @@ class Chooser:
     def choose(self, most: int) -> int:
         """Say how many tokens to guess now, 0 to `most`."""
         costs = self._costs
-        if len(self._alone) < (_AGAIN if costs.known(1) else _FIRST) or costs._credit <= 0:
+        if self._asleep:
+            self._asleep -= 1
+            return 0
+        if self._run and not self._after:
+            if len(self._run) >= self._limit or costs.credit <= self._need:
+                return 0  # there is to be something to compare them with
+            return min(self._depth, most)
+        if self._after:
+            if len(self._after) < self._enough:
+                return 0
+        elif 0 < len(self._alone) < (_AGAIN if costs.known(1) else _FIRST):
             return 0
         depth = self._best(most)
         gain, sure = costs.pays(depth), costs.sure(depth)
         if self._after:
-            enough = _GROUP if not sure else 2 if costs.noise < 0.1 else 4
-            if len(self._after) < enough:
+            self._enough = _GROUP if not sure else 2 if costs.noise < 0.1 else 4
+            if len(self._after) < self._enough:
                 return 0
-        elif len(self._run) >= (4 if not sure else 8 if gain < 1.5 else 16 if gain < 2.5 else 24):
-            return 0  # there is to be something to compare them with
-        if not sure and costs._credit < min(costs.doubted_cost(depth) - 1, MOST_CREDIT - BUDGET):
+        need = 0.0 if sure else min(costs.doubted_cost(depth) - 1, MOST_CREDIT - BUDGET)
+        if costs.credit <= need:
+            self._sleep(need)
+            return 0
+        if not self._alone:
             return 0
         self._settle()
+        self._depth, self._need, self._enough = depth, need, 2
+        self._limit = 4 if not sure else 8 if gain < 1.5 else 16 if gain < 2.5 else 24
         return depth
+
+    def skip(self) -> int:
+        """Return for how many tokens `choose` would say 0 and `plain` would not look, and count them as done."""
+        tokens, self._asleep = self._asleep, 0
+        return tokens
+
+    def _sleep(self, need: float) -> None:
+        """Measure nothing while nothing can be tried: that takes time too."""
+        tokens = int((need - self._costs.credit) / BUDGET) - _GROUP
+        if self._costs._owed:
+            return  # are there stalls of tokens alone?
+        if tokens >= _GROUP and not 0 < len(self._after) < _GROUP:
+            self._settle()
+            self._asleep = min(tokens, _MOST_SLEEP)
+            with self._costs._lock:
+                self._costs._earn(self._asleep)
+            self._alone.clear()
+            self._fresh = 0
 
     def _best(self, most: int) -> int:
         costs = self._costs
         depths = range(1, min(most, costs.measured() + 1) + 1)
         best = max(depths, key=costs.pays)
-        if self._runs % _VARY == _VARY - 1 and len(self._run) < 4:
+        if self._runs % _VARY == _VARY - 1:
             near = best + 1 if (self._runs // _VARY) % 2 == 0 else best - 1
             worth = costs.tokens(near) / costs.doubted_cost(near) if near in depths else 0.0
             if worth > 0.85 * costs.pays(best) and costs._credit > costs.cost(near) - 1:

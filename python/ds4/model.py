@@ -572,7 +572,8 @@ class Model(ModelExperts):
             Settings of a session, as the native one gives them.
         """
         alike = tuple(options[name] for name in ("threads", "affinity", "interleave", "quantized", "qat"))
-        return self._draft_costs.setdefault(alike, CostModel())
+        found = self._draft_costs.get(alike)
+        return self._draft_costs.setdefault(alike, CostModel()) if found is None else found
 
     # Life
 

