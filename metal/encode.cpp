@@ -203,7 +203,7 @@ void Encoder::rms_norm(const ds4_args_rms_norm *args) {
 }
 
 void Encoder::rope(const ds4_args_rope *args) {
-    if (!usable() || !args->n || !args->heads) return;
+    if (!usable() || !args->n || !args->heads || args->n_rot < 2) return;
     barrier();
     run("rope", {groups_for(uint64_t{args->heads} * (args->n_rot / 2), kThreads), args->n}, kThreads, resolved(args));
 }

@@ -17,16 +17,18 @@ kernel void embed(constant ds4_args_embed &a [[buffer(0)]], DS4_GROUP, DS4_THREA
     }
 }
 
-// A row a threadgroup.
+// A row a threadgroup. Every simdgroup makes the whole sum, in the definition's order.
 kernel void rms_norm(constant ds4_args_rms_norm &a [[buffer(0)]], DS4_GROUP, DS4_THREAD) {
-    threadgroup float scratch[32];
-    const uint threads = n_sg * kSimd, dim = a.dim;
+    const uint threads = n_sg * kSimd, dim = a.dim, whole = dim / kSimd * kSimd;
     device const float *x = at<float>(a.x) + ulong(group.x) * dim;
     device const float *w = at<float>(a.w);
     device float *y = at<float>(a.y) + ulong(group.x) * dim;
     float sum = 0;
-    for (uint i = tid; i < dim; i += threads) sum += x[i] * x[i];
-    const float inverse = 1.0f / precise::sqrt(group_sum(sum, scratch, lane, sg, n_sg) / float(dim) + a.eps);
+    for (uint i = lane; i < whole; i += kSimd) sum += x[i] * x[i];
+    sum = tree_sum(sum);
+    for (uint i = whole; i < dim; i++) sum += x[i] * x[i];
+    const float inverse = 1.0f / precise::sqrt(sum / float(dim) + a.eps);
+    threadgroup_barrier(mem_flags::mem_none);  // y may be x: nobody writes before all have read
     for (uint i = tid; i < dim; i += threads) {
         const float v = x[i] * inverse;
         y[i] = w ? v * w[i] : v;

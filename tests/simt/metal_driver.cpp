@@ -32,6 +32,8 @@ struct Card {
     uint64_t total = uint64_t{16} << 30, used = 0;
     std::atomic<uint32_t> order{0};
     std::atomic<bool> matrices{true};
+    std::atomic<int64_t> lost_after{-1};  // dispatches; -1: never
+    std::atomic<uint64_t> dispatches{0}, submissions{0};
     Card() {
         if (const char *seed = getenv("DS4_SIMT_SEED")) order = static_cast<uint32_t>(strtoul(seed, nullptr, 10));
     }
@@ -88,8 +90,12 @@ class HostStream : public Stream {
             std::reverse(steps.begin(), steps.end());
             std::stable_sort(steps.begin(), steps.end(), [](const Step &a, const Step &b) { return a.section < b.section; });
         }
+        card().submissions += !steps.empty();
         for (const Step &step : steps) {
+            if (card().lost_after == 0) error_ = "the device is lost";
             if (!error_.empty()) break;
+            if (card().lost_after > 0) card().lost_after--;
+            card().dispatches++;
             // The record moves for every launch, so that what keeps its address is found out.
             const std::vector<char> record = step.record;
             error_ = executor_.run({step.kernel->name, step.grid, dim3(step.threads), 0, seed,
@@ -196,11 +202,15 @@ std::unique_ptr<Driver> open_driver(std::string *, ds4_status *) { return std::m
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // For tests: the order of what runs from now on, the memory of the card, whether devices that are opened from now on have
-// simdgroup matrices, and which kernels have run ("a b c", in the caller's buffer of `size` bytes; returns the bytes needed).
+// simdgroup matrices, the loss of the device after so many dispatches (-1: it is there), how many batches and dispatches have
+// run, and which kernels ("a b c", in the caller's buffer of `size` bytes; returns the bytes needed).
 EXPORT void simt_set_order(uint32_t seed);
 EXPORT void simt_set_memory(uint64_t bytes);
 EXPORT uint64_t simt_used_memory();
 EXPORT void simt_set_matrix_units(uint32_t on);
+EXPORT void simt_lose(int64_t launches);
+EXPORT uint64_t simt_graphs();
+EXPORT uint64_t simt_launches();
 EXPORT size_t simt_kernels(int all, char *out, size_t size);
 void simt_set_order(uint32_t seed) { ds4::metal::card().order = seed; }
 void simt_set_memory(uint64_t bytes) {
@@ -211,6 +221,9 @@ uint64_t simt_used_memory() {
     std::lock_guard lock(ds4::metal::card().mutex);
     return ds4::metal::card().used;
 }
+void simt_lose(int64_t launches) { ds4::metal::card().lost_after = launches; }
+uint64_t simt_graphs() { return ds4::metal::card().submissions; }
+uint64_t simt_launches() { return ds4::metal::card().dispatches; }
 void simt_set_matrix_units(uint32_t on) { ds4::metal::card().matrices = on != 0; }
 size_t simt_kernels(int all, char *out, size_t size) {
     std::string text;
