@@ -96,4 +96,4 @@ def test_without_a_model_the_embedded_one_is_named(ds4: Any) -> None:
     done = ds4("-p", "hi", "-n", 1)
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
-    assert "tiny model" in first and "-m FILE" in first and "81 GB" in first
+    assert "tiny model" in first and "-m FILE" in first and "ds4 download q2, about 81 GiB" in first
