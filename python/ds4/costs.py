@@ -26,13 +26,13 @@ from threading import Lock
 __all__ = ["MOST_DEPTH", "Chooser", "CostModel"]
 
 MOST_DEPTH = 5
-BUDGET = 0.007
+BUDGET = 0.006
 """Share of the time of the tokens alone that may be lost."""
 FIRST_CREDIT = 2.0
 """Tokens' time that may be lost besides, once, so that finding out begins at once."""
 MOST_CREDIT = 3.0
 """Tokens' time that may be lost at a time, however long nothing was."""
-MOST_WON = 5.0
+MOST_WON = 4.0
 """The same in a generation that wins; where it wins much, a part of that too."""
 
 _FIRST = 8  # tokens computed alone before anything is tried
@@ -359,6 +359,8 @@ class Chooser:
             self._enough = _GROUP if not sure else 2 if costs.noise < 0.1 else 4
             if len(self._after) < self._enough:
                 return 0
+        while not sure and depth > 1 and costs.doubted_cost(depth) - 1 > costs.credit:
+            depth -= 1
         need = 0.0 if sure else min(costs.doubted_cost(depth) - 1, MOST_CREDIT - BUDGET)
         if costs.credit <= need:
             self._sleep(need)

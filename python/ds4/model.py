@@ -32,6 +32,7 @@ from .model_options import (
     check_range,
     places,
 )
+from .mtp_pair import check_pair
 from .sampling import Sampler
 from .session import Progress, Session
 from .shapes import MemoryPlan, Shape
@@ -81,6 +82,7 @@ class Model(ModelExperts):
         self._metadata: Metadata | None = Metadata(native.gguf())
         self._tokenizer: _LazyTokenizer | None = _LazyTokenizer(self._metadata)
         self._draft_costs: dict[tuple[Any, ...], CostModel] = {}
+        self._warnings: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -136,7 +138,10 @@ class Model(ModelExperts):
             cls._cache_bytes(expert_cache, path, mtp, backend),
             *(reads or ReadOptions()).numbers(),
         )
-        return cls(native, shown)
+        model = cls(native, shown)
+        if mtp is not None:
+            model._warnings = check_pair(model.metadata, shown, mtp)
+        return model
 
     @classmethod
     def _cache_bytes(
@@ -216,8 +221,8 @@ class Model(ModelExperts):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of the load, such as tensors that nobody needs."""
-        return tuple(self._open().warnings())
+        """Warnings of the load, such as tensors that nobody needs, or an MTP file that names another model."""
+        return (*self._open().warnings(), *self._warnings)
 
     @property
     def backend(self) -> str:
