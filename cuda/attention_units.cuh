@@ -18,9 +18,6 @@ constexpr uint32_t kSliceWords = 64;                  // of 128 dims, staged at 
 constexpr uint32_t kSlicePitch = kSliceWords + 4;     // words; lanes of a warp meet different banks
 constexpr uint32_t kMostSlices = 4;                   // 512 dims
 constexpr uint32_t kPairPitch = kPieceKeys / 2 + 4;   // words of weights, two keys each
-constexpr uint32_t kKeyTiles = kPieceKeys / kUnitWarps / HalfUnit::kCols;        // of a warp
-constexpr uint32_t kDimTiles = 2 * kSliceWords / kUnitWarps / HalfUnit::kCols;   // of a warp, in a slice
-static_assert(kKeyTiles >= 1 && kDimTiles % 2 == 0, "tiles of dims go in pairs");
 
 __host__ __device__ inline uint32_t unit_slices(uint32_t dim) { return (dim / 2 + kSliceWords - 1) / kSliceWords; }
 __host__ __device__ inline uint32_t unit_query_pitch(uint32_t dim) { return unit_slices(dim) * kSliceWords + 4; }
@@ -35,13 +32,13 @@ __device__ __forceinline__ float near_one(float largest) {
     return exponent == 0 || exponent >= 253 ? 1.0f : as_float((254u - exponent) << 23);
 }
 
-struct UnitTile {
-    uint32_t a[HalfUnit::kA];
+template <class U> struct UnitTile {
+    uint32_t a[U::kA];
     // Words [word, word + 8) of 16 rows.
     __device__ __forceinline__ void load(Shared<uint32_t> rows, uint32_t pitch, uint32_t word) {
 #pragma unroll
-        for (int i = 0; i < HalfUnit::kA; i++)
-            a[i] = rows[HalfUnit::a_row(lane(), i) * pitch + word + HalfUnit::a_word(lane(), i)];
+        for (int i = 0; i < U::kA; i++)
+            a[i] = rows[U::a_row(lane(), i) * pitch + word + U::a_word(lane(), i)];
     }
 };
 
@@ -62,8 +59,11 @@ __device__ __forceinline__ void stage_slice(Shared<uint32_t> keys, Shared<const 
 }
 
 // Grid (tokens x groups of 16 heads, pieces or 1), as attention_kernel. dim: a multiple of 8, at most 512.
-template <bool kSplit>
+template <class U, bool kSplit>
 __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attention a, Pieces out) {
+    constexpr uint32_t kKeyTiles = kPieceKeys / kUnitWarps / U::kCols;       // of a warp
+    constexpr uint32_t kDimTiles = 2 * kSliceWords / kUnitWarps / U::kCols;  // of a warp, in a slice
+    static_assert(kKeyTiles >= 1 && kDimTiles % 2 == 0, "tiles of dims go in pairs");
     DS4_DYNAMIC_SHARED(uint32_t, words);
     DS4_SHARED(float, scores, kUnitHeads * (kPieceKeys + 1));
     DS4_SHARED(uint32_t, high, kUnitHeads * kPairPitch);  // weights [head][pair of keys]
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
         }
     }
 
-    float sum[kMostSlices][kDimTiles][HalfUnit::kOut] = {};
+    float sum[kMostSlices][kDimTiles][U::kOut] = {};
     for (uint32_t piece = first; piece < end; piece++) {
         const uint32_t begin = piece * kPieceKeys;
         const uint32_t n = keys.n_total - begin < kPieceKeys ? keys.n_total - begin : kPieceKeys;
@@ -108,23 +108,23 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
         sync_block();
 
         // Scores: every warp has 16 keys.
-        float score[kKeyTiles][HalfUnit::kOut] = {};
+        float score[kKeyTiles][U::kOut] = {};
         for (uint32_t slice = 0; slice < slices; slice++) {
             stage_slice(slice_keys, rows, n, a.dim, slice);
             sync_block();
             for (uint32_t word = 0; word < kSliceWords; word += kUnitWords) {
-                UnitTile q_high, q_low;
+                UnitTile<U> q_high, q_low;
                 q_high.load(query_high, pitch, slice * kSliceWords + word);
                 q_low.load(query_low, pitch, slice * kSliceWords + word);
 #pragma unroll
                 for (uint32_t tile = 0; tile < kKeyTiles; tile++) {
-                    const uint32_t key = (warp * kKeyTiles + tile) * HalfUnit::kCols + HalfUnit::b_col(lane());
-                    uint32_t b[HalfUnit::kB];
+                    const uint32_t key = (warp * kKeyTiles + tile) * U::kCols + U::b_col(lane());
+                    uint32_t b[U::kB];
 #pragma unroll
-                    for (int i = 0; i < HalfUnit::kB; i++)
-                        b[i] = slice_keys[key * kSlicePitch + word + HalfUnit::b_word(lane(), i)];
-                    HalfUnit::multiply_add(score[tile], q_low.a, b);
-                    HalfUnit::multiply_add(score[tile], q_high.a, b);
+                    for (int i = 0; i < U::kB; i++)
+                        b[i] = slice_keys[key * kSlicePitch + word + U::b_word(lane(), i)];
+                    U::multiply_add(score[tile], q_low.a, b);
+                    U::multiply_add(score[tile], q_high.a, b);
                 }
             }
             sync_block();
@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
 #pragma unroll
         for (uint32_t tile = 0; tile < kKeyTiles; tile++)
 #pragma unroll
-            for (int i = 0; i < HalfUnit::kOut; i++) {
-                const uint32_t h = HalfUnit::out_row(lane(), i);
-                const uint32_t key = (warp * kKeyTiles + tile) * HalfUnit::kCols + HalfUnit::out_col(lane(), i);
+            for (int i = 0; i < U::kOut; i++) {
+                const uint32_t h = U::out_row(lane(), i);
+                const uint32_t key = (warp * kKeyTiles + tile) * U::kCols + U::out_col(lane(), i);
                 scores[h * (kPieceKeys + 1) + key] = score[tile][i] * scale_of[h];
             }
         sync_block();
@@ -174,33 +174,33 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
             if (slice >= slices) break;
             if (slices > 1) stage_slice(slice_keys, rows, n, a.dim, slice);  // else it is still there
             sync_block();
-            float now[kDimTiles][HalfUnit::kOut] = {};
+            float now[kDimTiles][U::kOut] = {};
             for (uint32_t word = 0; word < kPieceKeys / 2; word += kUnitWords) {
-                UnitTile w_high, w_low;
+                UnitTile<U> w_high, w_low;
                 w_high.load(high, kPairPitch, word);
                 w_low.load(low, kPairPitch, word);
 #pragma unroll
                 for (uint32_t tile = 0; tile < kDimTiles; tile += 2) {
-                    const uint32_t column = (warp * kDimTiles + tile) / 2 * HalfUnit::kCols + HalfUnit::b_col(lane());
-                    uint32_t even[HalfUnit::kB], odd[HalfUnit::kB];
+                    const uint32_t column = (warp * kDimTiles + tile) / 2 * U::kCols + U::b_col(lane());
+                    uint32_t even[U::kB], odd[U::kB];
 #pragma unroll
-                    for (int i = 0; i < HalfUnit::kB; i++) {
-                        const uint32_t key = 2 * (word + HalfUnit::b_word(lane(), i));
+                    for (int i = 0; i < U::kB; i++) {
+                        const uint32_t key = 2 * (word + U::b_word(lane(), i));
                         const uint32_t x = slice_keys[key * kSlicePitch + column];
                         const uint32_t y = slice_keys[(key + 1) * kSlicePitch + column];
                         even[i] = (x & 0xffffu) | y << 16;
                         odd[i] = x >> 16 | (y & 0xffff0000u);
                     }
-                    HalfUnit::multiply_add(now[tile], w_low.a, even);
-                    HalfUnit::multiply_add(now[tile], w_high.a, even);
-                    HalfUnit::multiply_add(now[tile + 1], w_low.a, odd);
-                    HalfUnit::multiply_add(now[tile + 1], w_high.a, odd);
+                    U::multiply_add(now[tile], w_low.a, even);
+                    U::multiply_add(now[tile], w_high.a, even);
+                    U::multiply_add(now[tile + 1], w_low.a, odd);
+                    U::multiply_add(now[tile + 1], w_high.a, odd);
                 }
             }
 #pragma unroll
-            for (int i = 0; i < HalfUnit::kOut; i++) {
+            for (int i = 0; i < U::kOut; i++) {
                 Factors f{0.0f, 1.0f};
-                if (!kSplit) f = factors[HalfUnit::out_row(lane(), i)];
+                if (!kSplit) f = factors[U::out_row(lane(), i)];
 #pragma unroll
                 for (uint32_t tile = 0; tile < kDimTiles; tile++)
                     sum[slice][tile][i] = fmaf(now[tile][i], f.now, sum[slice][tile][i] * f.old);
@@ -209,8 +209,8 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
         }
     }
 #pragma unroll
-    for (int i = 0; i < HalfUnit::kOut; i++) {
-        const uint32_t h = HalfUnit::out_row(lane(), i), head = head0 + h;
+    for (int i = 0; i < U::kOut; i++) {
+        const uint32_t h = U::out_row(lane(), i), head = head0 + h;
         if (h >= heads) continue;
         float *to = kSplit ? out.rows + out.index(t, first, head, a.heads) * a.dim
                            : at<float>(a.out) + (static_cast<uint64_t>(t) * a.heads + head) * a.dim;
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kUnitThreads) attention_units(ds4_args_attenti
         for (uint32_t slice = 0; slice < kMostSlices; slice++)
 #pragma unroll
             for (uint32_t tile = 0; tile < kDimTiles; tile++) {
-                const uint32_t column = (warp * kDimTiles + tile) / 2 * HalfUnit::kCols + HalfUnit::out_col(lane(), i);
+                const uint32_t column = (warp * kDimTiles + tile) / 2 * U::kCols + U::out_col(lane(), i);
                 const uint32_t d = 2 * (slice * kSliceWords + column) + tile % 2;
                 if (d < a.dim) to[d] = sum[slice][tile][i] * scale;
             }

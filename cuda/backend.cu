@@ -53,7 +53,7 @@ void *work_space(ds4_queue *q, WorkSlot slot, uint64_t bytes) {
     rt::release(w.base);
     w.base = nullptr;
     w.bytes = 0;
-    const uint64_t wanted = (bytes + 65535) / 65536 * 65536;
+    const uint64_t wanted = (bytes + kWorkGrain - 1) / kWorkGrain * kWorkGrain;
     const rt::Result r = rt::allocate(&w.base, wanted);
     if (r) {
         set_failed(q, r == rt::kOutOfMemory ? DS4_E_MEMORY : DS4_E_INTERNAL,
@@ -122,7 +122,9 @@ void buffer_free(ds4_buffer *b) {
     delete b;
 }
 
-uint64_t work_bytes(const ds4_shape *s, uint32_t, uint32_t chunk, uint32_t) { return product_work_bytes(s, chunk); }
+uint64_t work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk, uint32_t) {
+    return product_work_bytes(s, chunk) + attention_work_bytes(s, n_ctx) + choice_work_bytes(s, n_ctx, chunk);
+}
 
 void queue_destroy(ds4_queue *q) {
     if (!q) return;

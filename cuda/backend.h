@@ -53,6 +53,8 @@ namespace ds4::gpu {
 void set_failed(ds4_queue *q, ds4_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 inline bool usable(const ds4_queue *q) { return q->status == DS4_OK; }
 
+constexpr uint64_t kWorkGrain = 65536;  // bytes, to whole ones of which work space grows
+
 // At least `bytes` of work space, not cleared; NULL and a failed queue when there is no memory.
 void *work_space(ds4_queue *q, WorkSlot slot, uint64_t bytes);
 template <class T> T *work_space(ds4_queue *q, WorkSlot slot, uint64_t count) {
@@ -120,6 +122,9 @@ inline unsigned blocks_for(uint64_t items, unsigned each) { return static_cast<u
 
 // An upper bound of the bytes of work space that matmul and experts come to hold for chunks of so many tokens.
 uint64_t product_work_bytes(const ds4_shape *s, uint32_t chunk);
+// The same of attention, and of indexer and router.
+uint64_t attention_work_bytes(const ds4_shape *s, uint32_t n_ctx);
+uint64_t choice_work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk);
 
 // ---- operations (ops_*.cu) ----
 

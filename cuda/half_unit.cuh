@@ -98,7 +98,7 @@ struct HalfGfx11 {
     static __device__ __forceinline__ int out_col(int l, int) { return l % 16; }
     static __device__ __forceinline__ void multiply_add(float (&c)[8], const uint32_t (&a)[8], const uint32_t (&b)[8]) {
 #if DS4_ON_DEVICE
-#if defined(__gfx11__)
+#if defined(__GFX11__)
         typedef _Float16 v16h __attribute__((ext_vector_type(16)));
         typedef float v8f __attribute__((ext_vector_type(8)));
         v16h x, y;
@@ -122,18 +122,60 @@ struct HalfGfx11 {
     }
 };
 
+// The same product on gfx12, where each half of a wave gives half of the depth.
+struct HalfGfx12 {
+    static constexpr int kLanes = 32, kCols = 16, kA = 4, kB = 4, kOut = 8;
+    static __device__ __forceinline__ int a_row(int l, int) { return l % 16; }
+    static __device__ __forceinline__ int a_word(int l, int i) { return 4 * (l / 16) + i; }
+    static __device__ __forceinline__ int b_col(int l) { return l % 16; }
+    static __device__ __forceinline__ int b_word(int l, int i) { return 4 * (l / 16) + i; }
+    static __device__ __forceinline__ int out_row(int l, int i) { return 8 * (l / 16) + i; }
+    static __device__ __forceinline__ int out_col(int l, int) { return l % 16; }
+    static __device__ __forceinline__ void multiply_add(float (&c)[8], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+#if DS4_ON_DEVICE
+#if defined(__GFX12__)
+        typedef _Float16 v8h __attribute__((ext_vector_type(8)));
+        typedef float v8f __attribute__((ext_vector_type(8)));
+        v8h x, y;
+        v8f sum;
+        memcpy(&x, a, 16);
+        memcpy(&y, b, 16);
+        memcpy(&sum, c, 32);
+        sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, sum);
+        memcpy(c, &sum, 32);
+#endif
+#else
+        float sum[8] = {};
+        for (int w = 0; w < kUnitWords; w++) {
+            const uint32_t y = warp_from(b[w % 4], 16 * (w / 4) + lane() % 16);
+            for (int i = 0; i < 8; i++) {
+                const uint32_t x = warp_from(a[w % 4], 16 * (w / 4) + 8 * (lane() / 16) + i);
+                sum[i] += low_half(x) * low_half(y);
+                sum[i] += high_half(x) * high_half(y);
+            }
+        }
+        for (int i = 0; i < 8; i++) c[i] += sum[i];
+#endif
+    }
+};
+
+// One name in every pass of a compiler that makes code for several architectures: kernels are found by it.
+#if defined(__GFX12__)
+struct HalfWmma : HalfGfx12 {};
+#else
+struct HalfWmma : HalfGfx11 {};
+#endif
+
 #if defined(__HIP__)
 #if DS4_WARP == 64
 using HalfUnit = HalfGfx942;
 #else
-using HalfUnit = HalfGfx11;
+using HalfUnit = HalfWmma;
 #endif
 #elif DS4_ON_DEVICE
 using HalfUnit = HalfSm80;
 #elif DS4_WARP == 64
 using HalfUnit = HalfGfx942;
-#elif defined(DS4_MATRIX_GFX11)
-using HalfUnit = HalfGfx11;
 #else
 using HalfUnit = HalfSm80;
 #endif

@@ -21,8 +21,15 @@ uint64_t rows_bytes(uint64_t heads, uint64_t dim) { return heads * (dim * sizeof
 template <bool kSplit> void launch(ds4_queue *q, const ds4_args_attention &a, const Pieces &pieces, bool units,
                                    unsigned blocks) {
     const dim3 grid(blocks, kSplit ? pieces.most : 1);
+    const size_t bytes = unit_words(a.dim) * sizeof(uint32_t);
+#if defined(DS4_HOST_SIMT) && DS4_WARP == 32
+    if (host_matrix_units == 2 && units)
+        return DS4_LAUNCH(q, (attention_units<HalfGfx11, kSplit>), grid, kUnitThreads, bytes, a, pieces);
+    if (host_matrix_units == 3 && units)
+        return DS4_LAUNCH(q, (attention_units<HalfGfx12, kSplit>), grid, kUnitThreads, bytes, a, pieces);
+#endif
     if (units)
-        DS4_LAUNCH(q, (attention_units<kSplit>), grid, kUnitThreads, unit_words(a.dim) * sizeof(uint32_t), a, pieces);
+        DS4_LAUNCH(q, (attention_units<HalfUnit, kSplit>), grid, kUnitThreads, bytes, a, pieces);
     else if (a.row_type == DS4_ROW_F16)
         DS4_LAUNCH(q, (attention_kernel<DS4_ROW_F16, kSplit>), grid, kAttentionThreads, 0, a, pieces);
     else
@@ -54,9 +61,13 @@ void attention(ds4_queue *q, const ds4_args_attention *args) {
     DS4_LAUNCH(q, attention_join, a.n * a.heads, kAttentionThreads, 0, a, pieces);
 }
 
-uint64_t attention_work(const ds4_shape *s, uint32_t n_ctx) {
-    const uint64_t keys = s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128);
-    return std::max(kMostSplitBytes, piece_count(keys) * rows_bytes(s->n_head, s->head_dim));
+uint64_t attention_work_bytes(const ds4_shape *s, uint32_t n_ctx) {
+    const uint64_t pieces = piece_count(s->window + std::max<uint64_t>(s->index_top_k, n_ctx / 128));
+    if (pieces <= 1) return 0;
+    const uint64_t one = pieces * rows_bytes(s->n_head, s->head_dim);
+    // Tokens that are split together make fewer than kEnoughBlocks blocks.
+    const uint64_t most = one * kEnoughBlocks / blocks_for(s->n_head, kUnitHeads);
+    return std::max(one, std::min(most, kMostSplitBytes)) + kWorkGrain;
 }
 
 }  // namespace ds4::gpu

@@ -85,8 +85,10 @@ void indexer(ds4_queue *q, const ds4_args_indexer *args) {
     DS4_LAUNCH(q, fold_gaps, 1, kMarginThreads, 0, gaps + scored, a.n - scored, q->margins);
 }
 
-uint64_t indexer_work(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk) {
-    return std::max(kSlabBytes, Space(n_ctx / 4, s->index_top_k).bytes()) + chunk * sizeof(float);
+uint64_t choice_work_bytes(const ds4_shape *s, uint32_t n_ctx, uint32_t chunk) {
+    const uint64_t each = Space(n_ctx / 4, s->index_top_k).bytes();
+    const uint64_t ranks = std::max(each, std::min(kSlabBytes, each * std::min(chunk, kMostSlab)));
+    return ranks + chunk * sizeof(float) + 2 * kWorkGrain;
 }
 
 }  // namespace ds4::gpu

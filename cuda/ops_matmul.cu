@@ -7,11 +7,12 @@
 #include "rounding.h"
 
 namespace ds4::gpu {
-namespace {
 
 #ifdef DS4_HOST_SIMT
-uint32_t host_matrix_units = 1;  // see simt_set_matrix_units
+uint32_t host_matrix_units = 1;
 #endif
+
+namespace {
 
 // Few rows: many threads a row, so that all of the device has work.
 constexpr uint32_t kWanted = 512;  // thread blocks

@@ -8,6 +8,9 @@ namespace ds4::gpu {
 
 // Whether the device of a queue has the matrix unit that mma.cuh was compiled for.
 bool matrix_units(const ds4_queue *q);
+#ifdef DS4_HOST_SIMT
+extern uint32_t host_matrix_units;  // see simt_set_matrix_units
+#endif
 
 // Those of CUDA have it: nothing older than sm_80 is compiled for, and so the plain fallback need not be.
 #if DS4_ON_DEVICE && !defined(__HIP__)

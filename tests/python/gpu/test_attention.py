@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,26 @@ from support.gpu.attention import attend
 F = np.float32
 
 
-@pytest.fixture(params=gpu.HOSTS)
-def plain(request: pytest.FixtureRequest) -> Iterator[gpu.Device]:
-    """A device without matrix units."""
-    library = gpu.host_library(request.param)
+PLAIN, GFX11, GFX12 = 0, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("host", "unit"), [*((host, PLAIN) for host in gpu.HOSTS), ("cuda_host", GFX11), ("cuda_host", GFX12)]
+)
+def test_attention_with_every_unit(host: str, unit: int) -> None:
+    """The plain fallback, and units that the conformance cases do not use."""
+    library = gpu.host_library(host)
     controls = gpu.HostControls(library)
-    controls.matrix_units(False)
-    yield gpu.Device(library)
-    controls.matrix_units(True)
-
-
-def test_attention_without_matrix_units(plain: gpu.Device) -> None:
     cases = [c for c in gpu.all_cases() if c.name.startswith("attention-") and c.name.endswith("f16=1")]
     assert len(cases) > 5
-    for case in cases:
-        want = case.outputs(gpu.Device())
-        for name, value in case.outputs(plain).items():
-            case.tolerance.check(value, want[name], f"{case.name}: {name}")
+    try:
+        controls.matrix_units(unit)
+        for case in cases:
+            want = case.outputs(gpu.Device())
+            for name, value in case.outputs(gpu.Device(library)).items():
+                case.tolerance.check(value, want[name], f"{case.name}: {name}")
+    finally:
+        controls.matrix_units(1)
 
 
 @pytest.mark.parametrize("host", gpu.HOSTS)
