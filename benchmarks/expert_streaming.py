@@ -10,7 +10,14 @@ number of slots (0: the mapped file; all; or a share such as 25%) one token afte
 hash-routed layers choose evenly; with --prefill N a prompt of N tokens instead. Rounds alternate between the variants,
 which are opened anew for each unless --together finds room for all of them at once. Printed are tokens a second, hits,
 bytes, the speed of the disk over the whole time and while anything was being read, the part of the time that was
-waited; at the end medians, and the ratios to the first variant, round by round.
+waited, and guesses of the next layer's experts that were right; at the end medians, and the ratios to the first
+variant, round by round.
+
+In decode the speed of the disk is told as a part of the raw one in three ways: over the whole time; with the head taken
+as --layers layers have it (a file of few layers has a head for every few layers, and while the head computes nothing is
+known of the next token: the disk has nothing to do); and over the layers alone. --guesses both adds to each variant one
+that reads nothing on guesses, and takes for the bytes that are needed those that it reads; without it what wrong
+guesses read counts as well.
 
 A cache for all experts is filled before its time is taken, and a mapped file computes a long prompt, which reads it
 all, unless --memory leaves no room for that: see small_memory.py, which takes the rest of the memory away meanwhile.
@@ -27,12 +34,14 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import ds4
 import numpy as np
 from ds4.budget import ExpertPlan, expert_plan, parse_size, show_size
 from ds4.experts import ReadOptions
 from ds4.model import measure_reads
+from numpy.typing import NDArray
 from small_memory import small_memory
 
 LONG_READ = 64 << 20
@@ -50,7 +59,8 @@ def forget(path: str) -> None:
 class Variant:
     """A number of slots, and what was measured with it."""
 
-    def __init__(self, text: str, plan: ExpertPlan) -> None:
+    def __init__(self, text: str, plan: ExpertPlan, guess: bool) -> None:
+        self.guess = guess
         if text == "all":
             self.slots = plan.n_experts
         elif text.endswith("%"):
@@ -62,7 +72,9 @@ class Variant:
         self.rounds: list[float] = []  # medians
         self.speeds: list[float] = []
         self.file_bytes: list[int] = []
+        self.times: list[list[float]] = []  # of runs: seconds in all, with the head of a whole model, without the head
         self.name = f"{self.slots:6} slots" if self.slots else "mapped file "
+        self.name += "" if guess or not self.slots else ", no guesses"
 
     def start(self, args: argparse.Namespace, reads: ReadOptions) -> None:
         """Open the model and bring it to the state that is measured."""
@@ -70,6 +82,7 @@ class Variant:
         rng = np.random.default_rng((args.seed, 0))
         if args.memory is not None:
             forget(args.model)
+        reads = replace(reads, guess=self.guess)
         self.model = ds4.Model.open(args.model, expert_cache=self.cache, reads=reads)
         self.session = self.model.session(
             n_ctx=max(4096, 2 * args.prefill), threads=args.threads, chunk=args.chunk, checkpoint_bytes=0
@@ -87,14 +100,23 @@ class Variant:
         self.session.close()
         self.model.close()
 
+    def guesses(self) -> NDArray[np.int64]:
+        """Return the guesses so far, and those that were right."""
+        if not self.slots:
+            return np.zeros(2, np.int64)
+        stats = self.model.expert_stats()
+        return np.array([stats.total("guessed"), stats.total("guessed_right")])
+
     def measure(self, args: argparse.Namespace, seed: tuple[int, int]) -> None:
         """Take the time of `args.repeat` runs."""
         rng = np.random.default_rng(seed)  # the same for all variants
         for _ in range(args.repeat):
             self.session.reset()
             ids = rng.integers(0, self.model.shape.n_vocab, args.prefill or args.tokens)
-            before = self.session.expert_use()
-            seconds = run(self.session, ids, bool(args.prefill))
+            before, guesses = self.session.expert_use(), self.guesses()
+            with nullcontext() if args.prefill else self.session.profile() as profile:
+                seconds = run(self.session, ids, bool(args.prefill))
+                head = 0.0 if profile is None else float(profile.decode.by_part()["head"])
             use = self.session.expert_use().minus(before)
             self.speeds.append(len(ids) / seconds)
             self.file_bytes.append(use.file_bytes)
@@ -103,6 +125,11 @@ class Variant:
                 line += f", hits {use.hit_rate:4.0%}, {use.file_bytes / 1e9:6.2f} GB"
                 line += f", {use.file_bytes / 1e9 / seconds:5.2f} GB/s ({use.read_speed / 1e9:5.2f} while reading)"
                 line += f", waited {use.wait_ns * 1e-9 / seconds:4.0%}"
+                guessed, right = self.guesses() - guesses
+                line += f", {right / guessed:.0%} of {guessed} guesses right" if guessed else ""
+            if self.slots and not args.prefill:
+                share = min(self.model.shape.n_layer / args.layers, 1)
+                self.times.append([seconds, seconds - head * (1 - share), seconds - head])
             print(line, flush=True)
         self.rounds.append(statistics.median(self.speeds[-args.repeat :]))
 
@@ -129,19 +156,19 @@ def peer_speed(args: argparse.Namespace) -> float:
     return statistics.median(samples)
 
 
-def raw_speeds(args: argparse.Namespace, plan: ExpertPlan, reads: ReadOptions) -> float:
-    """Print what the disk gives; returns the bytes a second of long reads."""
+def raw_speeds(args: argparse.Namespace, plan: ExpertPlan, reads: ReadOptions) -> list[float]:
+    """Print what the disk gives; returns the bytes a second of experts, of their reads, and of long reads."""
     file_bytes = os.stat(args.model).st_size
     sizes = {plan.slot_bytes: "an expert"}
     sizes.setdefault(plan.read_bytes, "one read of it")
     sizes[min(LONG_READ, file_bytes // 2)] = "long ranges"
-    median = 0.0
+    medians = []
     for n_bytes, name in sizes.items():
         count = max(int(min(1.5e9, 8 * file_bytes) / n_bytes), 8)
         speeds = [measure_reads(args.model, n_bytes, count, reads=reads, seed=seed) for seed in (1, 2, 3)]
-        median = statistics.median(speeds)
+        medians.append(statistics.median(speeds))
         print(f"raw reads of {name}, {n_bytes} bytes: " + ", ".join(f"{s / 1e9:.2f}" for s in speeds) + " GB/s")
-    return median
+    return medians
 
 
 def main() -> None:
@@ -158,17 +185,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--depth", type=int, default=16)
     parser.add_argument("--io", choices=["auto", "io_uring", "threads"], default="auto")
+    parser.add_argument("--guesses", choices=["yes", "no", "both"], default="yes", help="of the next layer's experts")
+    parser.add_argument("--layers", type=int, default=43, help="of the model whose share of the head is told")
     parser.add_argument("--memory", type=parse_size, metavar="SIZE")
     parser.add_argument("--peer", metavar="PROGRAM")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     reads = ReadOptions(io=args.io, depth=args.depth)
     plan = expert_plan([args.model])
-    variants = [Variant(text, plan) for text in args.slots]
+    with_guesses = {"yes": (True,), "no": (False,), "both": (True, False)}[args.guesses]
+    variants = [Variant(text, plan, guess) for text in args.slots for guess in with_guesses]
     print(
         f"{show_size(plan.resident_bytes)} of other weights, {plan.n_experts} experts of {show_size(plan.slot_bytes)}"
     )
-    raw = raw_speeds(args, plan, reads)
+    speeds = raw_speeds(args, plan, reads)
+    raw = speeds[-1]
     peer = []
     with nullcontext() if args.memory is None else small_memory(args.memory):
         if args.memory is not None:
@@ -189,6 +220,13 @@ def main() -> None:
         line = (
             f"{variant.name}: median {speed:.2f} tokens/s, {compared(variant.rounds, variants[0].rounds)} of the first"
         )
+        if variant.times:
+            needed = next(v for v in reversed(variants) if v.slots == variant.slots).file_bytes
+            parts = np.median(
+                [[n / t / speeds[0] for t in s] for n, s in zip(needed, variant.times, strict=True)], axis=0
+            )
+            line += f"; of the raw disk {parts[0]:.1%}, {parts[1]:.1%} with the head of {args.layers} layers, "
+            line += f"{parts[2]:.1%} without the head"
         if peer:
             line += f", {compared(variant.rounds, peer)} of the peer"
         if args.prefill and variant.slots and not variants[0].slots:

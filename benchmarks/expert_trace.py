@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/expert_trace.py
-    python benchmarks/expert_trace.py --tokens 4000 --json out.json
+    python benchmarks/expert_trace.py --seed 1 2 3 --tokens 4000 --sentence-tokens 6 --json out.json
 
 Makes a trace of the selections of a Flash-shaped model: every layer has a Zipf-like liking for some experts, which
 drifts within hundreds of tokens (the topic) and within a few (the sentence). Shares and locality are like those of
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from ds4.bench.expert_profile import BUDGETS, HALF_LIFE, Selections, compare_policies, simulate
+from ds4.bench.expert_profile import BUDGETS, SCALES, HeatScales, Selections, compare_policies, simulate
 from numpy.typing import NDArray
 
 BARS = {0.1: 0.85, 0.5: 0.95}
@@ -78,29 +78,42 @@ def locality(trace: Selections) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--half-life", type=float, default=HALF_LIFE)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1])
+    parser.add_argument("--layers", type=int, default=43)
+    parser.add_argument("--topic-tokens", type=float, default=400.0)
+    parser.add_argument("--sentence-tokens", type=float, default=10.0)
+    parser.add_argument("--near", type=float, default=SCALES.near, help="half-life of the near average, in tokens")
+    parser.add_argument("--far", type=float, default=SCALES.far, help="half-life of the far average, in tokens")
+    parser.add_argument("--near-share", type=float, default=SCALES.near_share)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    trace = make_trace(args.tokens, seed=args.seed)
-    like = locality(trace)
-    print(", ".join(f"{name} {100 * value:.1f} %" for name, value in like.items()))
-    found = compare_policies(trace, half_life=args.half_life)
-    failed = []
-    for budget in BUDGETS:
-        slots = round(budget * sum(trace.n_experts))
-        rates = {s.policy: s.hit_rate for s in found if s.slots == slots}
-        part = rates["ours"] / rates["belady"]
-        shown = ", ".join(f"{policy} {100 * rate:.2f} %" for policy, rate in rates.items())
-        print(f"{100 * budget:.0f} % of the experts ({slots}): {shown}; ours / belady {100 * part:.1f} %")
-        if part < BARS.get(budget, 0):
-            failed.append(
-                f"{100 * part:.1f} % of the best at {100 * budget:.0f} %, the bar is {100 * BARS[budget]:.0f} %"
+    facts, failed = [], []
+    for seed in args.seed:
+        trace = make_trace(
+            args.tokens,
+            n_layers=args.layers,
+            topic_tokens=args.topic_tokens,
+            sentence_tokens=args.sentence_tokens,
+            seed=seed,
+        )
+        like = locality(trace)
+        print(f"seed {seed}: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in like.items()))
+        found = compare_policies(trace, scales=HeatScales(args.near, args.far, args.near_share))
+        for budget in BUDGETS:
+            slots = round(budget * sum(trace.n_experts))
+            rates = {s.policy: s.hit_rate for s in found if s.slots == slots}
+            part = rates["ours"] / rates["belady"]
+            shown = ", ".join(f"{policy} {100 * rate:.2f} %" for policy, rate in rates.items())
+            print(
+                f"{100 * budget:.0f} % of the experts ({slots}): {shown}; ours / belady {100 * part:.1f} %", flush=True
             )
+            if part < BARS.get(budget, 0):
+                failed.append(f"seed {seed}: {100 * part:.1f} % of the best, the bar is {100 * BARS[budget]:.0f} %")
+        caches = [{"policy": s.policy, "slots": s.slots, "hit_rate": s.hit_rate} for s in found]
+        facts.append({"seed": seed, "locality": like, "caches": caches})
     if args.json:
-        facts = {"tokens": args.tokens, "seed": args.seed, "half_life": args.half_life, "locality": like,
-                 "caches": [{"policy": s.policy, "slots": s.slots, "hit_rate": s.hit_rate} for s in found]}  # fmt: skip
-        args.json.write_text(json.dumps(facts, indent=1) + "\n")
+        options = {k: v for k, v in vars(args).items() if k not in ("json", "seed")}
+        args.json.write_text(json.dumps({**options, "traces": facts}, indent=1) + "\n")
     for text in failed:
         print(f"failed: {text}")
     return 1 if failed else 0

@@ -27,12 +27,15 @@ class ReadOptions:
         Longer reads are cut into pieces of this size, which are read side by side; a multiple of 4096.
     cached : bool
         Read through the page cache even where the file system could do without.
+    guess : bool
+        Read experts that the next layer is guessed to need, where guesses were right often enough to pay.
     """
 
     io: Literal["auto", "io_uring", "threads"] = "auto"
     depth: int = 16
     piece_bytes: int = 1 << 20
     cached: bool = False
+    guess: bool = True
 
     def numbers(self) -> tuple[int, int, int, bool]:
         """Return the values that the core takes, checked for what it could not tell from its defaults."""
@@ -58,11 +61,14 @@ class ExpertBlock:
     hits, late, misses : int
         They were in memory; were being read already; had to be read.
     prefetched : int
-        Experts that were read before anyone asked for them.
+        Experts whose reads were begun before anyone asked for them.
     evicted : int
         Experts that gave their place to others.
     read_bytes, wait_ns : int
         Bytes that were read, and nanoseconds that computations waited.
+    guessed, guessed_right : int
+        Guesses of experts that the next layer would need and that were not in memory, and those that it did need. They
+        are read ahead only where the last guesses of their rank were right often enough to pay.
     """
 
     n_experts: int
@@ -75,6 +81,8 @@ class ExpertBlock:
     evicted: int
     read_bytes: int
     wait_ns: int
+    guessed: int
+    guessed_right: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ class Model(ModelExperts):
             None if mtp is None else encode_path(mtp),
             cls._cache_bytes(expert_cache, path, mtp, backend),
             *(reads or ReadOptions()).numbers(),
+            guess=reads is None or reads.guess,
         )
         model = cls(native, shown)
         if mtp is not None:

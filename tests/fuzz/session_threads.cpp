@@ -1,6 +1,6 @@
 // Sessions on several threads over one model, each with its own pool, one of them cancelled from outside and two
 // callers in one session. Made for DS4_SANITIZE=thread; it also checks that concurrency changes no logit, and neither does
-// streaming of experts through a cache that holds 1, a few or all of them, with io_uring (where there is one) and threads.
+// streaming of experts through a cache that holds 1, a few, half or all of them, with io_uring (where there is one) and threads.
 //
 // usage: session_threads MODEL.gguf
 #include <cstdint>
@@ -157,7 +157,7 @@ int main(int argc, char **argv) {
     ds4_model_options_init(&options);
     std::vector<float> alone;
     uint64_t slot = 0;
-    for (const uint64_t slots : {0, 1, 5, 1000}) {
+    for (const uint64_t slots : {0, 1, 5, 24, 1000}) {  // 24: room for guesses
         for (const int32_t io : {DS4_READ_AUTO, DS4_READ_THREADS}) {
             if (!slots && io) continue;  // mapped
             options.expert_cache_bytes = slots == 1000 ? uint64_t{1} << 40 : slots * slot;

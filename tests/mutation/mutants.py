@@ -34,6 +34,7 @@ CACHE = ("tests/python/native/test_expert_cache.py",)
 READER = ("tests/python/native/test_stream_reader.py",)
 STREAMED = "model/graph_stream.cpp"
 EXPERTS = "stream/expert_cache.cpp"
+HEAT = "stream/expert_heat.cpp"
 
 MUTANTS = (
     # rotation
@@ -1140,7 +1141,7 @@ MUTANTS = (
     Mutant(
         "stream: hashed layers are not read ahead",
         STREAMED,
-        "        cache.prefetch(layer, wanted_.data(), wanted_.size(), true);\n",
+        "        cache.prefetch(layer, wanted_.data(), wanted_.size());\n",
         "",
         tests=STREAM + CACHE,
     ),
@@ -1167,15 +1168,15 @@ MUTANTS = (
     Mutant(
         "cache: the one selected most goes",
         EXPERTS,
-        "victims_.push_back({wishes_[k] != 0, std::max(heat_of(s.layer, k), std::numeric_limits<double>::lowest()), i});",
-        "victims_.push_back({wishes_[k] != 0, -std::max(heat_of(s.layer, k), std::numeric_limits<double>::lowest()), i});",
+        "victims_.push_back({wishes_[k] != 0, heat_.worth(s.layer, k), i});",
+        "victims_.push_back({wishes_[k] != 0, -heat_.worth(s.layer, k), i});",
         tests=CACHE,
     ),
     Mutant(
         "cache: selections keep their worth",
-        EXPERTS,
-        "const double now = clock_[layer] / half_life_;",
-        "const double now = 0.0 * clock_[layer] / half_life_;",
+        HEAT,
+        "rescale(layer, scales_[layer].near * (1 - near), scales_[layer].far * (1 - far));",
+        "rescale(layer, 1, 1);",
         tests=CACHE,
     ),
     Mutant(
@@ -1210,15 +1211,15 @@ MUTANTS = (
     Mutant(
         "cache: a full slot goes before an empty one",
         EXPERTS,
-        "victims_.push_back({false, kCold, i});",
+        "victims_.push_back({false, kNothing, i});",
         "victims_.push_back({false, 1e300, i});",
         tests=CACHE,
     ),
     Mutant(
-        "cache: prefetching takes hotter slots",
+        "cache: guesses take any slot",
         EXPERTS,
-        "v.heat >= heat_of(layer, k)) return;",
-        "v.heat >= 1e300) return;",
+        "victims_[next].worth < chance) {",
+        "victims_[next].worth < 1e300) {",
         tests=CACHE,
     ),
     Mutant("cache: prefetching takes wished slots", EXPERTS, "if (v.wished) return;", "(void)v.wished;", tests=CACHE),
@@ -1231,16 +1232,59 @@ MUTANTS = (
     ),
     Mutant(
         "cache: heat that is set ages",
-        EXPERTS,
-        "+ clock_[l] / half_life_ : kCold",
-        "+ 0 * clock_[l] : kCold",
+        HEAT,
+        "        rescale(l, 1, 1);\n        for",
+        "        for",
         tests=CACHE + STREAM,
+    ),
+    Mutant(
+        "cache: a chunk counts more than its tokens",
+        HEAT,
+        "sums_[first_[layer] + e].far += share * far / far_rate_ / s.far;",
+        "sums_[first_[layer] + e].far += counts[e] / s.far;",
+        tests=CACHE + STREAM,
+    ),
+    Mutant("cache: only the near average counts", HEAT, "options_.near_share * near_rate_", "near_rate_", tests=CACHE),
+    Mutant(
+        "cache: guesses leave no room",
+        EXPERTS,
+        "slots_.size() > loose + spare ? slots_.size() - loose - spare : 0;",
+        "slots_.size();",
+        tests=CACHE,
+    ),
+    Mutant(
+        "cache: guesses are read for ever",
+        EXPERTS,
+        "if (chance >= kGuessPays && next",
+        "if (next",
+        tests=CACHE,
+    ),
+    Mutant(
+        "cache: a wrong guess is read to its end",
+        EXPERTS,
+        "if (!right) cache_->give_up(e, layer_);",
+        "",
+        tests=CACHE,
+    ),
+    Mutant(
+        "cache: what is left of a wrong guess is an expert",
+        EXPERTS,
+        "    where_[key(layer, e.expert)] = kNone;\n    s.dropped = s.left > 0;",
+        "    s.dropped = s.left > 0;",
+        tests=CACHE + STREAM,
+    ),
+    Mutant(
+        "reader: guesses take the whole depth",
+        "stream/reader.cpp",
+        "constexpr unsigned kGuessPart = 4;",
+        "constexpr unsigned kGuessPart = 1;",
+        tests=READER,
     ),
     Mutant(
         "cache: preloading takes the cold ones",
         EXPERTS,
-        "a.heat > b.heat; });\n    uint32_t slot",
-        "a.heat < b.heat; });\n    uint32_t slot",
+        "a.worth > b.worth; });\n    uint32_t slot",
+        "a.worth < b.worth; });\n    uint32_t slot",
         tests=CACHE,
     ),
     Mutant(

@@ -165,6 +165,7 @@ void add_pool(py::module_ &m);       // kernels_pool.cpp
 void add_rows(py::module_ &m);       // kernels_rows.cpp
 void add_matmul(py::module_ &m);     // kernels_matmul.cpp
 void add_stream(py::module_ &m);     // kernels_stream.cpp
+void add_session(py::module_ &m);    // kernels_session.cpp
 
 PYBIND11_MODULE(ds4_kernels, m) {
     m.doc() = "Internal functions of the ds4 core, for tests";
@@ -178,4 +179,5 @@ PYBIND11_MODULE(ds4_kernels, m) {
     add_rows(m);
     add_matmul(m);
     add_stream(m);
+    add_session(m);
 }

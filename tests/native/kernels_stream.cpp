@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
+#include "failure.h"
 #include "stream/expert_cache.h"
 #include "stream/reader.h"
 
@@ -26,19 +26,6 @@ namespace st = ds4::stream;
 namespace {
 
 constexpr uint8_t kUntouched = 0xA5;
-
-// (status, errno, offset, message)
-class Failure : public std::exception {
-public:
-    explicit Failure(const ds4_error &e) : status(e.status), os_errno(e.os_errno), offset(e.offset), message(e.message) {}
-    int status, os_errno;
-    uint64_t offset;
-    std::string message;
-};
-
-void need(ds4_status status, const ds4_error &err) {
-    if (status != DS4_OK) throw Failure(err);
-}
 
 // A read with memory of its own, and guards on both sides of what it may write to.
 struct OwnRead {
@@ -75,7 +62,7 @@ public:
     }
 
     // Submits all ranges at once. For each: bytes, or (errno, changed, bytes that came, message, offset in the error).
-    py::list read(const std::vector<std::pair<uint64_t, uint64_t>> &ranges, const std::vector<bool> &urgent) {
+    py::list read(const std::vector<std::pair<uint64_t, uint64_t>> &ranges, const std::vector<int> &ranks, const std::vector<size_t> &withdrawn) {
         std::vector<std::unique_ptr<OwnRead>> reads;
         std::mutex mutex;
         std::condition_variable arrived;
@@ -98,8 +85,11 @@ public:
         }
         {
             py::gil_scoped_release release;
-            for (size_t i = 0; i < reads.size(); i++) reader_->submit(reads[i]->read, i >= urgent.size() || urgent[i]);
+            for (size_t i = 0; i < reads.size(); i++) reader_->submit(reads[i]->read, static_cast<st::Rank>(i < ranks.size() ? ranks[i] : 0));
+            size_t gone = 0;
+            for (size_t i : withdrawn) gone += reader_->withdraw(reads[i]->read);
             std::unique_lock<std::mutex> lock(mutex);
+            waiting.left -= gone;
             arrived.wait(lock, [&] { return waiting.left == 0; });
         }
         order_ = waiting.order;
@@ -109,6 +99,10 @@ public:
             if (!own->guards_hold()) throw std::runtime_error("bytes beside a range were written");
             if (r.ok()) {
                 out.append(py::bytes(reinterpret_cast<const char *>(r.into), r.bytes));
+                continue;
+            }
+            if (r.withdrawn) {
+                out.append(py::none());
                 continue;
             }
             auto err = std::make_unique<ds4_error>();
@@ -163,7 +157,7 @@ class TestCache {
 public:
     TestCache(const std::string &path, const std::vector<std::tuple<uint32_t, std::array<uint64_t, 3>, std::array<uint64_t, 3>,
                                                                    std::array<uint64_t, 3>>> &layers,
-              uint64_t bytes, double half_life, const std::string &io, unsigned depth) {
+              uint64_t bytes, double near, double far, double near_share, const std::string &io, unsigned depth) {
         auto err = std::make_unique<ds4_error>();
         need(file_.open(path.c_str(), nullptr, true, err.get()), *err);
         std::vector<st::LayerSource> list;
@@ -183,7 +177,7 @@ public:
         std::unique_ptr<st::Reader> reader;
         need(st::Reader::create(o, &reader, err.get()), *err);
         sources_ = list;
-        need(st::ExpertCache::create(std::move(list), std::move(reader), {bytes, half_life}, &cache_, err.get()), *err);
+        need(st::ExpertCache::create(std::move(list), std::move(reader), {bytes, {near, far, near_share}}, &cache_, err.get()), *err);
     }
 
     // A ticket, or None when it would have to wait (try) or waited longer than `patience_ms`.
@@ -226,9 +220,15 @@ public:
     std::unique_ptr<st::Wish> wish(uint32_t layer, const std::vector<uint32_t> &experts) {
         return std::make_unique<st::Wish>(cache_->wish(layer, experts.data(), experts.size()));
     }
-    void prefetch(uint32_t layer, const std::vector<uint32_t> &experts, bool certain) {
-        cache_->prefetch(layer, experts.data(), experts.size(), certain);
+    void prefetch(uint32_t layer, const std::vector<uint32_t> &experts) {
+        cache_->prefetch(layer, experts.data(), experts.size());
     }
+    std::unique_ptr<st::Guess> guess(uint32_t layer, const std::vector<uint32_t> &experts, size_t spare) {
+        std::vector<uint32_t> ranks(experts.size());
+        for (uint32_t i = 0; i < ranks.size(); i++) ranks[i] = i;
+        return std::make_unique<st::Guess>(cache_->guess(layer, experts.data(), ranks.data(), experts.size(), spare));
+    }
+    bool guesses_pay(uint32_t layer) { return cache_->guesses_pay(layer); }
     void preload(uint32_t n) {
         auto err = std::make_unique<ds4_error>();
         py::gil_scoped_release release;
@@ -257,6 +257,8 @@ public:
         out["misses"] = s.misses;
         out["prefetched"] = s.prefetched;
         out["evicted"] = s.evicted;
+        out["guessed"] = s.guessed;
+        out["guessed_right"] = s.guessed_right;
         out["bytes"] = s.bytes;
         return out;
     }
@@ -291,7 +293,8 @@ void add_stream(py::module_ &m) {
     py::class_<TestReader>(m, "Reader")
         .def(py::init<const std::string &, const std::string &, unsigned, uint64_t, bool>(), py::arg("path"),
              py::arg("io") = "automatic", py::arg("depth") = 8, py::arg("piece") = 1 << 20, py::arg("direct") = true)
-        .def("read", &TestReader::read, py::arg("ranges"), py::arg("urgent") = std::vector<bool>{})
+        .def("read", &TestReader::read, py::arg("ranges"), py::arg("ranks") = std::vector<int>{},
+             py::arg("withdrawn") = std::vector<size_t>{})
         .def("set_fault", &TestReader::set_fault, py::arg("n") = 0, py::arg("times") = 1, py::arg("os_errno") = 0,
              py::arg("missing") = 0, py::arg("late_us") = 0)
         .def("measure", &TestReader::measure, py::arg("bytes"), py::arg("reads"), py::arg("seed") = 1)
@@ -301,19 +304,23 @@ void add_stream(py::module_ &m) {
         .def_property_readonly("notice", &TestReader::notice)
         .def_property_readonly("order", &TestReader::order, "Offsets of the last read(), as they were done");
     py::class_<st::Ticket>(m, "Ticket").def("release", &st::Ticket::release).def_property_readonly("size", &st::Ticket::size);
+    py::class_<st::Guess>(m, "Guess").def("release", &st::Guess::release).def("settle", &st::Guess::settle, py::arg("experts"));
     py::class_<st::Wish>(m, "Wish").def("release", &st::Wish::release);
     py::class_<TestCache>(m, "ExpertCache")
         .def(py::init<const std::string &,
                       const std::vector<std::tuple<uint32_t, std::array<uint64_t, 3>, std::array<uint64_t, 3>, std::array<uint64_t, 3>>> &,
-                      uint64_t, double, const std::string &, unsigned>(),
-             py::arg("path"), py::arg("layers"), py::arg("bytes"), py::arg("half_life") = 100.0, py::arg("io") = "automatic",
+                      uint64_t, double, double, double, const std::string &, unsigned>(),
+             py::arg("path"), py::arg("layers"), py::arg("bytes"), py::arg("near") = st::HeatScales().near,
+             py::arg("far") = st::HeatScales().far, py::arg("near_share") = st::HeatScales().near_share, py::arg("io") = "automatic",
              py::arg("depth") = 8)
         .def("acquire", &TestCache::acquire, py::arg("layer"), py::arg("experts"), py::arg("attempt") = false,
              py::arg("patience_ms") = 60000, py::keep_alive<0, 1>())
         .def("wait", &TestCache::wait)
         .def("selected", &TestCache::selected)
         .def("wish", &TestCache::wish, py::keep_alive<0, 1>())
-        .def("prefetch", &TestCache::prefetch, py::arg("layer"), py::arg("experts"), py::arg("certain") = false)
+        .def("prefetch", &TestCache::prefetch, py::arg("layer"), py::arg("experts"))
+        .def("guess", &TestCache::guess, py::arg("layer"), py::arg("experts"), py::arg("spare") = 0, py::keep_alive<0, 1>())
+        .def("guesses_pay", &TestCache::guesses_pay)
         .def("preload", &TestCache::preload)
         .def("heat", &TestCache::heat)
         .def("set_heat", &TestCache::set_heat)

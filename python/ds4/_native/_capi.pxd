@@ -144,6 +144,7 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t read_piece
         int32_t read_cached
         double expert_half_life
+        int32_t expert_no_guesses
 
     void ds4_model_options_init(ds4_model_options *o)
     ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err)
@@ -204,6 +205,8 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t evicted
         uint64_t read_bytes
         uint64_t wait_ns
+        uint64_t guessed
+        uint64_t guessed_right
 
     ctypedef struct ds4_expert_use:
         uint64_t asked

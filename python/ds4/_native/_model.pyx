@@ -116,7 +116,7 @@ cdef class Model:
 
     def __init__(self, bytes path not None, str shown not None, str backend not None, bytes mtp=None,
                  uint64_t expert_cache_bytes=0, int32_t io=0, uint32_t depth=0, uint64_t piece=0, bint cached=False,
-                 double half_life=0.0):
+                 double half_life=0.0, bint guess=True):
         cdef ds4_model_options options
         cdef ds4_error err
         cdef ds4_status status
@@ -131,6 +131,7 @@ cdef class Model:
             options.mtp_path = mtp
         options.expert_cache_bytes = expert_cache_bytes
         options.expert_half_life = half_life
+        options.expert_no_guesses = not guess
         _reads(&options, io, depth, piece, cached)
         with nogil:
             status = ds4_model_open(c_path, &options, &out, &err)

@@ -1,8 +1,8 @@
 """Which experts a model selects, and how well caches of several sizes and policies would do on that.
 
 Policies: "lru" gives up what was selected longest ago, "lfu" what was selected least often since the start, "ours" is
-what the engine does (a selection is worth half after some tokens of its layer; the least worth goes), and "belady"
-knows the future: it gives up what will be selected again last, and no policy misses less.
+what the engine does (`HeatScales`: two averages of the selections, the least worth goes), and "belady" knows the
+future: it gives up what will be selected again last, and no policy misses less.
 """
 
 from __future__ import annotations
@@ -20,8 +20,27 @@ from ds4.plotting import new_figure, save_figure
 POLICIES = ("lru", "lfu", "ours", "belady")
 BUDGETS = (0.1, 0.25, 0.5)
 """Parts of all experts that caches hold."""
-HALF_LIFE = 8.0
-"""Tokens after which the engine lets a selection count half."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatScales:
+    """How the engine tells what an expert is worth: two averages of the selections of a token of its layer.
+
+    Attributes
+    ----------
+    near, far : float
+        Half-lives of the averages, in tokens of the layer.
+    near_share : float
+        Share of the near one in the worth, 0..1.
+    """
+
+    near: float = 4.0
+    far: float = 128.0
+    near_share: float = 0.7
+
+
+SCALES = HeatScales()
+"""Those of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +101,7 @@ class Simulated:
         return self.hits / self.asked if self.asked else 0.0
 
 
-def simulate(selections: Selections, policy: str, slots: int, *, half_life: float = HALF_LIFE) -> Simulated:
+def simulate(selections: Selections, policy: str, slots: int, *, scales: HeatScales = SCALES) -> Simulated:
     """Run a cache over selections. The experts of a row are needed at the same time, so none of them can go.
 
     Parameters
@@ -93,8 +112,8 @@ def simulate(selections: Selections, policy: str, slots: int, *, half_life: floa
         One of `POLICIES`.
     slots : int
         Experts that the cache holds, at least those of a row.
-    half_life : float
-        Of "ours", in tokens of a layer.
+    scales : HeatScales
+        Of "ours".
 
     Raises
     ------
@@ -110,19 +129,18 @@ def simulate(selections: Selections, policy: str, slots: int, *, half_life: floa
     where = np.full(n_keys, -1, np.int64)
     holds = np.full(slots, -1, np.int64)
     score = np.full(slots, -np.inf)  # the least goes; empty slots first
+    heat = _Heat(selections.n_experts, scales)
     block_of_slot = np.zeros(slots, np.int64)
-    clock = np.zeros(len(selections.n_experts))
     value = np.full(n_keys, -np.inf)  # of a key, by the policy
     future = _next_rows(keys) if policy == "belady" else None
     hits = 0
     for row, (block, wanted) in enumerate(zip(selections.blocks.tolist(), keys, strict=True)):
-        clock[block] += 1
         if policy == "lru":
             value[wanted] = row
         elif policy == "lfu":
             value[wanted] = np.where(np.isneginf(value[wanted]), 1, value[wanted] + 1)
         elif policy == "ours":
-            value[wanted] = np.logaddexp2(value[wanted], clock[block] / half_life)
+            heat.selected(block, wanted)
         else:
             assert future is not None
             value[wanted] = -future[row]
@@ -132,8 +150,7 @@ def simulate(selections: Selections, policy: str, slots: int, *, half_life: floa
         score[places[there]] = np.inf  # in use
         missing = wanted[~there]
         if len(missing):
-            # Worth as of each layer's own last token, so that a layer which comes later in a pass does not look older.
-            now = score - clock[block_of_slot] / half_life if policy == "ours" else score
+            now = np.where(np.isfinite(score), heat.worth(block_of_slot, holds), score) if policy == "ours" else score
             if len(missing) == 1:
                 victims = [int(np.argmin(now))]
             else:
@@ -143,8 +160,32 @@ def simulate(selections: Selections, policy: str, slots: int, *, half_life: floa
             holds[victims] = missing
             block_of_slot[victims] = block
             where[missing] = victims
-        score[where[wanted]] = value[wanted]
+        score[where[wanted]] = 0 if policy == "ours" else value[wanted]
     return Simulated(policy, slots, int(keys.size), hits)
+
+
+class _Heat:
+    """The rule of the engine, token by token."""
+
+    def __init__(self, n_experts: Sequence[int], scales: HeatScales) -> None:
+        self._kept = np.exp2(-1 / np.array([scales.near, scales.far]))
+        self._weights = np.array([scales.near_share, 1 - scales.near_share]) * (1 - self._kept)
+        self._sums = np.zeros((sum(n_experts), 2))
+        self._blocks = np.concatenate([[0], np.cumsum(n_experts)])
+        self._scales = np.ones((len(n_experts), 2))  # what a weight of the sums is worth now
+
+    def selected(self, block: int, keys: NDArray[np.int64]) -> None:
+        self._scales[block] *= self._kept
+        if self._scales[block].min() < 2.0**-500:
+            self._sums[self._blocks[block] : self._blocks[block + 1]] *= self._scales[block]
+            self._scales[block] = 1
+        self._sums[keys] += 1 / self._scales[block]
+
+    def worth(self, blocks: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the selections to be expected of the next token."""
+        now = self._scales * self._weights
+        near: NDArray[np.float64] = now[blocks, 0] * self._sums[keys, 0] + now[blocks, 1] * self._sums[keys, 1]
+        return near
 
 
 def _next_rows(keys: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -160,12 +201,12 @@ def _next_rows(keys: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def compare_policies(
-    selections: Selections, budgets: Sequence[float] = BUDGETS, *, half_life: float = HALF_LIFE
+    selections: Selections, budgets: Sequence[float] = BUDGETS, *, scales: HeatScales = SCALES
 ) -> list[Simulated]:
     """Run all policies with caches that hold these parts of all experts, at least those of a token."""
     total, least = sum(selections.n_experts), selections.ids.shape[1]
     sizes = [max(least, round(part * total)) for part in budgets]
-    return [simulate(selections, policy, slots, half_life=half_life) for slots in sizes for policy in POLICIES]
+    return [simulate(selections, policy, slots, scales=scales) for slots in sizes for policy in POLICIES]
 
 
 def profile_facts(selections: Selections, found: Sequence[Simulated]) -> dict[str, Any]:

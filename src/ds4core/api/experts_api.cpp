@@ -52,7 +52,7 @@ ds4_status ds4_model_expert_block(const ds4_model *m, uint32_t block, ds4_expert
                         cache.n_layers() - 1);
         const ds4::stream::LayerStats s = cache.stats(block);
         *out = {cache.n_experts(block), cache.expert_bytes(block), s.asked, s.hits, s.late, s.misses, s.prefetched,
-                s.evicted, s.bytes, s.wait_ns};
+                s.evicted, s.bytes, s.wait_ns, s.guessed, s.guessed_right};
         return DS4_OK;
     });
 }

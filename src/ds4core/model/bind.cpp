@@ -122,8 +122,12 @@ public:
         experts(p, l);
         if (m_.stream) {
             l->stream = m_.stream->add_layer(g_, layout_, p, name);
-            const ds4_gguf_tensor *table = hashed ? g_.find_tensor(p + "ffn_gate_tid2eid.weight") : nullptr;
-            if (table) l->hash_ids = reinterpret_cast<const int32_t *>(resident_->find(*table));
+            const ds4_gguf_tensor *host = g_.find_tensor(p + (hashed ? "ffn_gate_tid2eid.weight" : "exp_probs_b.bias"));
+            const uint8_t *const values = host ? resident_->find(*host) : nullptr;
+            if (hashed)
+                l->hash_ids = reinterpret_cast<const int32_t *>(values);
+            else
+                l->bias = reinterpret_cast<const float *>(values);
         }
         l->gate_shexp = matrix(p + "ffn_gate_shexp.weight");
         l->up_shexp = matrix(p + "ffn_up_shexp.weight");

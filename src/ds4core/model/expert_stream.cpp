@@ -12,7 +12,6 @@ namespace ds4 {
 namespace {
 
 constexpr uint64_t kReadAtOnce = uint64_t{64} << 20;
-constexpr double kHalfLife = 8;  // tokens; see ExpertCache, and benchmarks/expert_trace.py for the number
 constexpr unsigned kDepth = 16;
 
 uint64_t rounded(uint64_t n) { return (n + stream::kAlignment - 1) / stream::kAlignment * stream::kAlignment; }
@@ -135,9 +134,10 @@ ds4_status ExpertStream::start(const ds4_model_options &o, ds4_error *err) {
         return fail(err, DS4_E_ARGUMENT, "read_io is %d; known are 0 (automatic), 1 (io_uring) and 2 (threads)", o.read_io);
     if (!(o.expert_half_life >= 0) || !std::isfinite(o.expert_half_life))
         return fail(err, DS4_E_ARGUMENT, "expert_half_life is %g, it must be a number of tokens", o.expert_half_life);
+    guesses_ = !o.expert_no_guesses;
     stream::CacheOptions co;
     co.bytes = o.expert_cache_bytes;
-    co.half_life = o.expert_half_life > 0 ? o.expert_half_life : kHalfLife;
+    if (o.expert_half_life > 0) co.heat.near = o.expert_half_life;
     std::unique_ptr<stream::Reader> reader;
     ds4_status st = stream::Reader::create(reader_options(o), &reader, err);
     if (st == DS4_OK) st = stream::ExpertCache::create(layers_, std::move(reader), co, &cache_, err);

@@ -61,6 +61,7 @@ public:
     stream::ExpertCache &cache() const { return *cache_; }
     std::string notices() const;  // of the files, one a line
     uint64_t resident_bytes() const;
+    bool guesses() const { return guesses_; }
 
 private:
     struct File {
@@ -71,6 +72,7 @@ private:
     std::vector<std::unique_ptr<File>> files_;
     std::vector<stream::LayerSource> layers_;
     std::unique_ptr<stream::ExpertCache> cache_;
+    bool guesses_ = true;
     const File &file_of(const ds4_gguf &g) const;
 };
 

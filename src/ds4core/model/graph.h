@@ -44,10 +44,12 @@ public:
     ds4_ref index_q, index_w, selected, counts;
     ds4_ref scores, expert_ids, expert_weights;
     ds4_ref places, chosen;              // of streamed experts: ds4_expert_place [n_expert], uint8 [n_expert]
+    ds4_ref guess_x, guess_mix, guess_post, guess_comb, guess_scores;  // as x, mix, post, comb, scores; up to kGuessRows
     ds4_ref shared_gate, shared_up;      // n_ff
     ds4_ref logits;                      // n_vocab * kLogitRows
 
     static constexpr uint32_t kLogitRows = 16;  // rows of logits computed at a time
+    static constexpr uint32_t kGuessRows = 8;   // tokens of the longest chunk whose next experts are guessed
 
 private:
     const ds4_backend_ops *ops_ = nullptr;
@@ -114,6 +116,10 @@ private:
     bool take_arrived(stream::Ticket &ticket, ds4_args_experts &e, size_t *left);
     bool fail_stream(ds4_status st);
 
+    // graph_guess.cpp
+    void guess_next(const LayerWeights &w, uint32_t n);
+    void rank_guesses(const LayerWeights &next, uint32_t n);
+
     void norm(ds4_ref x, ds4_ref w, ds4_ref y, uint32_t rows, uint32_t dim);
     void matmul(const ds4_weight &w, ds4_ref x, ds4_ref y, uint32_t n, uint32_t groups = 1, bool accumulate = false);
     void rope(ds4_ref x, ds4_ref freqs, uint32_t n, uint32_t heads, uint32_t dim, uint32_t pos0, float sign);
@@ -143,6 +149,9 @@ private:
     std::unique_ptr<ds4_error> error_;  // of failure_
     ds4_expert_use use_{};
     std::vector<stream::Wish> wishes_;  // of the chunk that runs
+    stream::Guess guess_;               // of the next layer's experts
+    std::vector<float> scores_;
+    std::vector<uint32_t> guessed_, ranks_;
     std::vector<int32_t> ids_;
     std::vector<uint8_t> used_;
     std::vector<uint32_t> wanted_;

@@ -4,7 +4,8 @@
 //   - down runs when all are there, in ascending order of the experts, as the operation adds them anyway;
 //   - when the cache is too small for all experts of a chunk they go through it in waves, lowest experts first.
 // What comes next is read ahead: the experts of hash-routed layers, which follow from the tokens, when a chunk begins;
-// in a long chunk, which uses nearly all experts, those of the next layer while this one computes.
+// in a long chunk, which uses nearly all experts, those of the next layer while this one computes; in a short one those
+// that the next layer is guessed to need (graph_guess.cpp).
 #include <algorithm>
 #include <chrono>
 
@@ -29,6 +30,7 @@ ds4_status Graph::wait(ds4_error *err) {
     const ds4_status st = ops_.queue_wait(q_, err), failed = failure_;
     failure_ = DS4_OK;
     wishes_.clear();
+    guess_.release();
     if (st != DS4_OK || failed == DS4_OK) return st;
     if (err && error_) *err = *error_;
     return failed;
@@ -57,7 +59,7 @@ void Graph::read_hashed(uint32_t n) {
             for (uint32_t i = 0; i < k; i++) used_[static_cast<size_t>(w.hash_ids[uint64_t(token) * k + i])] = 1;
         list_used();
         wishes_.push_back(cache.wish(layer, wanted_.data(), wanted_.size()));
-        cache.prefetch(layer, wanted_.data(), wanted_.size(), true);
+        cache.prefetch(layer, wanted_.data(), wanted_.size());
     }
 }
 
@@ -77,7 +79,7 @@ void Graph::read_ahead(const LayerWeights &w, uint32_t n) {
     stream::ExpertCache &cache = m_.stream->cache();
     std::vector<uint32_t> experts(m_.shape.n_expert);
     for (uint32_t e = 0; e < experts.size(); e++) experts[e] = e;
-    cache.prefetch(static_cast<uint32_t>(next.stream), experts.data(), experts.size(), true);
+    cache.prefetch(static_cast<uint32_t>(next.stream), experts.data(), experts.size());
 }
 
 // Waits for experts of the ticket and computes gate and up of those that came; false when reads failed or were stopped.
@@ -135,6 +137,7 @@ bool Graph::streamed_experts(const LayerWeights &w, ds4_args_experts &e) {
     for (int32_t id : ids_) used_[static_cast<size_t>(id)] = 1;
     list_used();
     const std::vector<uint32_t> experts = wanted_;
+    guess_.settle(experts);
     const size_t slots = cache.n_slots(), half = std::max<size_t>(slots / 2, 1);
     // Few experts go at once if they can. Many leave room for those that come after them.
     const bool at_once = experts.size() <= (experts.size() <= 8 * k ? slots : half);
@@ -168,6 +171,7 @@ bool Graph::streamed_experts(const LayerWeights &w, ds4_args_experts &e) {
         shared_middle(w, n);
         matmul(w.down_shexp, s_.shared_gate, s_.x, n);
     }
+    guess_next(w, n);  // costs nothing while reads are waited for
     for (size_t at = 0; at < experts.size(); at += wave) {
         if (!now.size() && !acquire(at)) return stopped();
         const size_t after = at + wave;

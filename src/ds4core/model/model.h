@@ -38,10 +38,11 @@ struct LayerWeights {
     ds4_weight router{};
     ds4_ref router_bias{}, hash_table{};
     ds4_weight gate_exps{}, up_exps{}, down_exps{}, gate_shexp{}, up_shexp{}, down_shexp{};
-    // With streamed experts: the number of the layer in the cache, whose tickets know where an expert is, and the rows of
-    // hash_table on the host.
+    // With streamed experts: the number of the layer in the cache, whose tickets know where an expert is, and hash_table
+    // or router_bias on the host.
     int64_t stream = -1;
     const int32_t *hash_ids = nullptr;
+    const float *bias = nullptr;
 };
 
 struct MtpWeights {

@@ -36,6 +36,12 @@ template <class Visit> void regions(const ds4_shape &s, uint64_t n, Scratch &r, 
     floats(r.expert_weights, n * s.n_expert_used);
     visit(r.places, s.n_expert * sizeof(ds4_expert_place));
     visit(r.chosen, s.n_expert);
+    const uint64_t g = std::min<uint64_t>(n, Scratch::kGuessRows);
+    floats(r.guess_x, g * e);
+    floats(r.guess_mix, g * (2 + h) * h);
+    floats(r.guess_post, g * h);
+    floats(r.guess_comb, g * h * h);
+    floats(r.guess_scores, g * s.n_expert);
     floats(r.shared_gate, n * s.n_ff);
     floats(r.shared_up, n * s.n_ff);
     floats(r.logits, uint64_t{Scratch::kLogitRows} * s.n_vocab);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/checked.h"
@@ -15,21 +13,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kCold = -std::numeric_limits<double>::infinity();  // never selected
+constexpr double kGuessPays = 0.25;    // right at least so often
+constexpr double kGuessMemory = 0.98;  // of trust, at each guess
+constexpr uint32_t kGuessEvery = 16;   // when guesses do not pay they are tried so often
+constexpr double kNothing = -1;  // the worth of an empty slot: it goes first
 constexpr auto kPollEvery = std::chrono::milliseconds(10);
 const char *const kPartNames[kParts] = {"gate", "up", "down"};
 
 uint64_t rounded(uint64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-// log2(2^a + 2^b)
-double log_add(double a, double b) {
-    if (a == kCold) return b;
-    const double high = std::max(a, b), low = std::min(a, b);
-    return high + std::log2(1.0 + std::exp2(low - high));
-}
-
 uint64_t ns_since(Clock::time_point then) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - then).count());
+}
+
+std::vector<uint32_t> first_keys(const std::vector<LayerSource> &layers) {
+    std::vector<uint32_t> first(1);
+    for (const LayerSource &l : layers) first.push_back(first.back() + l.n_expert);
+    return first;
 }
 
 }  // namespace
@@ -82,6 +82,45 @@ void Wish::release() {
     keys_.clear();
 }
 
+Guess &Guess::operator=(Guess &&g) noexcept {
+    release();
+    cache_ = std::exchange(g.cache_, nullptr);
+    layer_ = g.layer_;
+    entries_ = std::move(g.entries_);
+    g.entries_.clear();
+    return *this;
+}
+
+void Guess::settle(const std::vector<uint32_t> &experts) {
+    if (!cache_) return;
+    {
+        const std::lock_guard<std::mutex> lock(cache_->mutex_);
+        for (const Entry &e : entries_) {
+            const bool right = std::binary_search(experts.begin(), experts.end(), e.expert);
+            ExpertCache::Trust &t = cache_->trust(layer_, e.rank);
+            t.right = t.right * kGuessMemory + right;
+            t.all = t.all * kGuessMemory + 1;
+            t.tried = true;
+            cache_->stats_[layer_].guessed_right += right;
+            if (!right) cache_->give_up(e, layer_);
+        }
+    }
+    cache_->changed_.notify_all();  // there may be room now
+    cache_ = nullptr;
+    entries_.clear();
+}
+
+void Guess::release() {
+    if (!cache_) return;
+    {
+        const std::lock_guard<std::mutex> lock(cache_->mutex_);
+        for (const Entry &e : entries_) cache_->give_up(e, layer_);
+    }
+    cache_->changed_.notify_all();
+    cache_ = nullptr;
+    entries_.clear();
+}
+
 // --------------------------------------------------------------------------------------------------------- making
 
 ExpertCache::Layout ExpertCache::layout(const LayerSource &l, uint32_t expert) {
@@ -114,21 +153,20 @@ uint64_t ExpertCache::expert_bytes(uint32_t layer) const {
     return n;
 }
 
-ExpertCache::ExpertCache(std::vector<LayerSource> layers, std::unique_ptr<Reader> reader, double half_life)
-    : layers_(std::move(layers)), half_life_(half_life), first_(1), reader_(std::move(reader)) {
-    for (const LayerSource &l : layers_) first_.push_back(first_.back() + l.n_expert);
+ExpertCache::ExpertCache(std::vector<LayerSource> layers, std::unique_ptr<Reader> reader, const HeatScales &heat)
+    : layers_(std::move(layers)), first_(first_keys(layers_)), heat_(first_, heat), reader_(std::move(reader)) {
     where_.assign(n_experts(), kNone);
     wishes_.assign(n_experts(), 0);
-    heat_.assign(n_experts(), kCold);
-    clock_.assign(layers_.size(), 0);
     stats_.resize(layers_.size());
+    trust_.resize(layers_.size() * kRanksOfGuess);
+    guess_turns_.assign(layers_.size(), 0);
 }
 
 ExpertCache::~ExpertCache() = default;
 
 ds4_status ExpertCache::create(std::vector<LayerSource> layers, std::unique_ptr<Reader> reader, const CacheOptions &o,
                                std::unique_ptr<ExpertCache> *out, ds4_error *err) {
-    std::unique_ptr<ExpertCache> c(new ExpertCache(std::move(layers), std::move(reader), o.half_life));
+    std::unique_ptr<ExpertCache> c(new ExpertCache(std::move(layers), std::move(reader), o.heat));
     c->slot_bytes_ = slot_bytes(c->layers_);
     if (!c->slot_bytes_) return fail(err, DS4_E_ARGUMENT, "a cache of experts for a model that has none");
     if (o.bytes < c->slot_bytes_)
@@ -152,15 +190,9 @@ ds4_status ExpertCache::create(std::vector<LayerSource> layers, std::unique_ptr<
 
 void ExpertCache::selected(uint32_t layer, const int32_t *ids, size_t n, size_t k) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    clock_[layer] += static_cast<double>(n);
     counts_.assign(layers_[layer].n_expert, 0);
     for (size_t i = 0; i < n * k; i++) counts_[static_cast<size_t>(ids[i])]++;
-    const double now = clock_[layer] / half_life_;
-    for (uint32_t e = 0; e < counts_.size(); e++)
-        if (counts_[e]) {
-            double &heat = heat_[key(layer, e)];
-            heat = log_add(heat, now + std::log2(static_cast<double>(counts_[e])));
-        }
+    heat_.selected(layer, counts_, n);
     if (!tracing_) return;
     trace_k_ = k;
     for (size_t t = 0; t < n; t++) {
@@ -175,23 +207,12 @@ void ExpertCache::selected(uint32_t layer, const int32_t *ids, size_t n, size_t 
 
 void ExpertCache::heat(float *out) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (uint32_t l = 0; l < n_layers(); l++)
-        for (uint32_t k = first_[l]; k < first_[l + 1]; k++) out[k] = static_cast<float>(std::exp2(heat_of(l, k)));
+    heat_.get(out);
 }
 
 void ExpertCache::set_heat(const float *values) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (uint32_t l = 0; l < n_layers(); l++)
-        for (uint32_t k = first_[l]; k < first_[l + 1]; k++)
-            heat_[k] = values[k] > 0 ? std::log2(static_cast<double>(values[k])) + clock_[l] / half_life_ : kCold;
-}
-
-void ExpertCache::by_heat(uint32_t layer, std::vector<uint32_t> *experts) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    experts->resize(layers_[layer].n_expert);
-    for (uint32_t e = 0; e < experts->size(); e++) (*experts)[e] = e;
-    const double *heat = heat_.data() + first_[layer];
-    std::stable_sort(experts->begin(), experts->end(), [heat](uint32_t a, uint32_t b) { return heat[a] > heat[b]; });
+    heat_.set(values);
 }
 
 void ExpertCache::map(uint8_t *out) const {
@@ -245,12 +266,11 @@ void ExpertCache::find_victims(size_t wanted) {
         const Slot &s = slots_[i];
         if (s.pins || s.state == State::reading || s.stamp == stamp_) continue;
         if (s.state == State::empty) {
-            victims_.push_back({false, kCold, i});
+            victims_.push_back({false, kNothing, i});
             continue;
         }
         const uint32_t k = key(s.layer, s.expert);
-        // Above those that were never selected: an empty slot goes first.
-        victims_.push_back({wishes_[k] != 0, std::max(heat_of(s.layer, k), std::numeric_limits<double>::lowest()), i});
+        victims_.push_back({wishes_[k] != 0, heat_.worth(s.layer, k), i});
     }
     if (wanted < victims_.size()) {
         std::nth_element(victims_.begin(), victims_.begin() + static_cast<ptrdiff_t>(wanted), victims_.end());
@@ -266,7 +286,7 @@ void ExpertCache::clear(Slot &s) {
     s.bad = nullptr;
 }
 
-void ExpertCache::begin(uint32_t slot, uint32_t layer, uint32_t expert, bool urgent) {
+void ExpertCache::begin(uint32_t slot, uint32_t layer, uint32_t expert, Rank rank) {
     Slot &s = slots_[slot];
     if (s.state != State::empty) {
         stats_[s.layer].evicted++;
@@ -286,7 +306,7 @@ void ExpertCache::begin(uint32_t slot, uint32_t layer, uint32_t expert, bool urg
         r.into = slab_ + slot * slot_bytes_ + l.runs[i].at + l.runs[i].offset % kAlignment;
         r.owner = &s;
         r.done = &ExpertCache::arrived;
-        reader_->submit(r, urgent);  // its end takes our lock: not before we are through
+        reader_->submit(r, rank);  // its end takes our lock: not before we are through
     }
 }
 
@@ -298,8 +318,14 @@ void ExpertCache::arrived(Read &r) {
         if (!r.ok() && !s.bad) s.bad = &r;
         if (r.ok()) c.stats_[s.layer].bytes += r.bytes;
         if (--s.left) return;
-        s.state = s.bad ? State::failed : State::ready;
-        if (s.bad && !s.pins) c.clear(s);
+        if (s.dropped) {
+            s.dropped = false;
+            s.state = State::empty;
+            s.bad = nullptr;
+        } else {
+            s.state = s.bad ? State::failed : State::ready;
+            if (s.bad && !s.pins) c.clear(s);
+        }
     }
     c.changed_.notify_all();
 }
@@ -309,15 +335,7 @@ void ExpertCache::unpin(Slot &s) {
 }
 
 bool ExpertCache::pin(uint32_t layer, const uint32_t *experts, size_t n, Ticket *out) {
-    stamp_++;
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t slot = where_[key(layer, experts[i])];
-        if (slot == kNone)
-            missing++;
-        else
-            slots_[slot].stamp = stamp_;
-    }
+    const size_t missing = count_missing(layer, experts, n);
     victims_.clear();
     if (missing) find_victims(missing);
     if (victims_.size() < missing) return false;
@@ -333,7 +351,7 @@ bool ExpertCache::pin(uint32_t layer, const uint32_t *experts, size_t n, Ticket 
         uint32_t slot = where_[key(layer, experts[i])];
         if (slot == kNone) {
             slot = victims_[next++].slot;
-            begin(slot, layer, experts[i], true);
+            begin(slot, layer, experts[i], Rank::urgent);
             stats.misses++;
             out->read_bytes_ += expert_bytes(layer);
         } else if (slots_[slot].state == State::reading) {
@@ -427,9 +445,7 @@ Wish ExpertCache::wish(uint32_t layer, const uint32_t *experts, size_t n) {
     return out;
 }
 
-void ExpertCache::prefetch(uint32_t layer, const uint32_t *experts, size_t n, bool certain) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!waiting_.empty()) return;
+size_t ExpertCache::count_missing(uint32_t layer, const uint32_t *experts, size_t n) {
     stamp_++;
     size_t missing = 0;
     for (size_t i = 0; i < n; i++) {
@@ -439,31 +455,97 @@ void ExpertCache::prefetch(uint32_t layer, const uint32_t *experts, size_t n, bo
         else
             slots_[slot].stamp = stamp_;
     }
+    return missing;
+}
+
+void ExpertCache::prefetch(uint32_t layer, const uint32_t *experts, size_t n) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!waiting_.empty()) return;
+    const size_t missing = count_missing(layer, experts, n);
     if (!missing) return;
     find_victims(missing);
     size_t next = 0;
     for (size_t i = 0; i < n && next < victims_.size(); i++) {
-        const uint32_t k = key(layer, experts[i]);
-        if (where_[k] != kNone) continue;
+        if (where_[key(layer, experts[i])] != kNone) continue;
         const Victim &v = victims_[next++];
         if (v.wished) return;
-        if (!certain && slots_[v.slot].state != State::empty && v.heat >= heat_of(layer, k)) return;
-        begin(v.slot, layer, experts[i], false);
+        begin(v.slot, layer, experts[i], Rank::soon);
         stats_[layer].prefetched++;
+    }
+}
+
+bool ExpertCache::guesses_pay(uint32_t layer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bool tried = false;
+    for (uint32_t rank = 0; rank < kRanksOfGuess; rank++) {
+        const Trust &t = trust(layer, rank);
+        if (t.tried && t.rate() >= kGuessPays) return true;
+        tried = tried || t.tried;
+    }
+    return !tried || ++guess_turns_[layer] % kGuessEvery == 0;
+}
+
+Guess ExpertCache::guess(uint32_t layer, const uint32_t *experts, const uint32_t *ranks, size_t n, size_t spare) {
+    Guess out;
+    out.entries_.reserve(n);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const size_t missing = count_missing(layer, experts, n);
+    victims_.clear();
+    size_t loose = 0;  // being read for nobody: no room for those who need some
+    for (const Slot &s : slots_) loose += s.state == State::reading && !s.pins;
+    const size_t room = slots_.size() > loose + spare ? slots_.size() - loose - spare : 0;
+    if (missing && waiting_.empty() && room) find_victims(missing);
+    size_t next = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (where_[key(layer, experts[i])] != kNone) continue;
+        stats_[layer].guessed++;
+        uint32_t slot = kNone;
+        const double chance = trust(layer, ranks[i]).rate();
+        if (chance >= kGuessPays && next < std::min(victims_.size(), room) && !victims_[next].wished &&
+            victims_[next].worth < chance) {
+            slot = victims_[next++].slot;
+            begin(slot, layer, experts[i], Rank::guess);
+            stats_[layer].prefetched++;
+        }
+        out.entries_.push_back({experts[i], ranks[i], slot});
+    }
+    out.cache_ = this;
+    out.layer_ = layer;
+    return out;
+}
+
+// Ends the reads of a guess, unless somebody wants the expert by now.
+void ExpertCache::give_up(const Guess::Entry &e, uint32_t layer) {
+    if (e.slot == kNone || where_[key(layer, e.expert)] != e.slot) return;
+    Slot &s = slots_[e.slot];
+    if (s.state != State::reading || s.pins) return;
+    bool cut = false;
+    const Layout l = layout(layers_[layer], e.expert);
+    for (int i = 0; i < l.n_runs; i++) {
+        const uint32_t before = s.left;
+        if (reader_->withdraw(s.reads[i])) s.left--;
+        cut = cut || s.left < before || s.reads[i].withdrawn;
+    }
+    if (!cut) return;
+    where_[key(layer, e.expert)] = kNone;
+    s.dropped = s.left > 0;
+    if (!s.left) {
+        s.state = State::empty;
+        s.bad = nullptr;
     }
 }
 
 ds4_status ExpertCache::preload(uint32_t n_slots, const std::function<bool(uint64_t, uint64_t)> &progress, ds4_error *err) {
     struct Wanted {
-        double heat;
+        double worth;
         uint32_t layer, expert;
     };
     std::vector<Wanted> list;
     Lock lock(mutex_);
     for (uint32_t l = 0; l < n_layers(); l++)
         for (uint32_t e = 0; e < layers_[l].n_expert; e++)
-            list.push_back({heat_of(l, key(l, e)), l, e});
-    std::stable_sort(list.begin(), list.end(), [](const Wanted &a, const Wanted &b) { return a.heat > b.heat; });
+            list.push_back({heat_.worth(l, key(l, e)), l, e});
+    std::stable_sort(list.begin(), list.end(), [](const Wanted &a, const Wanted &b) { return a.worth > b.worth; });
     uint32_t slot = 0, taken = 0;
     std::vector<uint32_t> begun;
     for (const Slot &s : slots_) taken += s.state != State::empty;
@@ -471,7 +553,7 @@ ds4_status ExpertCache::preload(uint32_t n_slots, const std::function<bool(uint6
         if (taken >= std::min<size_t>(n_slots, slots_.size())) break;
         if (where_[key(w.layer, w.expert)] != kNone) continue;
         while (slots_[slot].state != State::empty) slot++;
-        begin(slot, w.layer, w.expert, false);
+        begin(slot, w.layer, w.expert, Rank::soon);
         stats_[w.layer].prefetched++;
         slots_[slot].pins++;  // a failure stays until it is reported
         begun.push_back(slot);

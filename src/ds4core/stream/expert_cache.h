@@ -5,13 +5,12 @@
 // being read, is never taken away. Nobody waits for slots while it holds a ticket, and those who wait are served in their
 // order, so any number of sessions get on with a single slot.
 //
-// Which expert goes is decided by what was selected: every selection counts 1 and is worth half after half_life tokens
-// of its layer. A short half-life makes that "least recently used", a long one "least often used". On Zipf-like selections
-// that drift, hit rates are best between 64 and 256 tokens; without drift longer ones gain little more.
+// Which expert goes is decided by what was selected (ExpertHeat): the one that the next tokens will need least.
 //
 // The contents of an expert never depend on any of this.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "base/pages.h"
+#include "stream/expert_heat.h"
 #include "stream/reader.h"
 
 namespace ds4::stream {
@@ -46,7 +46,9 @@ struct LayerStats {
     uint64_t hits = 0;        // of these: were there
     uint64_t late = 0;        // were being read already
     uint64_t misses = 0;      // had to be read
-    uint64_t prefetched = 0;  // experts that were read before anyone asked
+    uint64_t prefetched = 0;  // experts whose reads were begun before anyone asked
+    uint64_t guessed = 0;     // experts that were guessed while they were not in memory
+    uint64_t guessed_right = 0;
     uint64_t evicted = 0;
     uint64_t bytes = 0;       // that arrived
     uint64_t wait_ns = 0;     // that computations waited for slots and reads
@@ -103,9 +105,34 @@ private:
     std::vector<uint32_t> keys_;
 };
 
+// Experts that a layer may need, the likeliest first. What a guess reads is given up when it turns out wrong; how often
+// guesses of a rank were right decides whether anything is read on them.
+class Guess {
+public:
+    Guess() = default;
+    ~Guess() { release(); }
+    Guess(const Guess &) = delete;
+    Guess &operator=(const Guess &) = delete;
+    Guess(Guess &&g) noexcept { *this = std::move(g); }
+    Guess &operator=(Guess &&g) noexcept;
+
+    // What the layer needs after all, ascending: the reads of all others end. To be called before they are acquired.
+    void settle(const std::vector<uint32_t> &experts);
+    void release();  // all reads end, nothing is learned
+
+private:
+    friend class ExpertCache;
+    struct Entry {
+        uint32_t expert, rank, slot;
+    };
+    ExpertCache *cache_ = nullptr;
+    uint32_t layer_ = 0;
+    std::vector<Entry> entries_;
+};
+
 struct CacheOptions {
-    uint64_t bytes = 0;       // of all slots
-    double half_life = 128;  // tokens
+    uint64_t bytes = 0;  // of all slots
+    HeatScales heat;
 };
 
 class ExpertCache {
@@ -146,15 +173,18 @@ public:
     ds4_status wait(Ticket &t, std::vector<size_t> *fresh, const Poll &poll, ds4_error *err);
 
     Wish wish(uint32_t layer, const uint32_t *experts, size_t n);
-    // Reads what is missing, in the order given, while there are slots that nobody uses, wishes for, or (unless the
-    // experts are certain to be used) has selected more often.
-    void prefetch(uint32_t layer, const uint32_t *experts, size_t n, bool certain);
-    // Fills up to n_slots slots with the experts that were selected most often, then with the first ones.
+    // Reads what is missing and sure to be needed, in the order given, while there are slots that nobody uses or wishes for.
+    void prefetch(uint32_t layer, const uint32_t *experts, size_t n);
+    // Reads what is missing if guesses of its rank pay, into slots that nobody uses or wishes for and whose experts are
+    // less likely to be needed than the guess is to be right, leaving `spare` slots to those who know what they need.
+    // experts: each once; rank: of each, below kRanksOfGuess, else it is as good as the last.
+    Guess guess(uint32_t layer, const uint32_t *experts, const uint32_t *ranks, size_t n, size_t spare);
+    // Whether it is worth while to make up a guess for the layer: when the last ones paid, and now and then anyway.
+    bool guesses_pay(uint32_t layer);
+    // Fills up to n_slots slots with the experts that are worth most, then with the first ones.
     ds4_status preload(uint32_t n_slots, const std::function<bool(uint64_t done, uint64_t total)> &progress, ds4_error *err);
-    // The experts of a layer, most selected first.
-    void by_heat(uint32_t layer, std::vector<uint32_t> *experts) const;
 
-    // Decayed numbers of selections, [all experts of all layers in order].
+    // Decayed numbers of selections (the far ones of ExpertHeat), [all experts of all layers in order].
     void heat(float *out) const;
     void set_heat(const float *values);
     // 0: not there; 1: being read; 2: there; 3: pinned. In the same order.
@@ -171,6 +201,7 @@ public:
 private:
     friend class Ticket;
     friend class Wish;
+    friend class Guess;
     enum class State : uint8_t { empty, reading, ready, failed };
     static constexpr uint32_t kNone = UINT32_MAX;
 
@@ -181,7 +212,15 @@ private:
         uint64_t stamp = 0;
         Read reads[kParts];
         const Read *bad = nullptr;
+        bool dropped = false;  // a wrong guess whose last pieces are awaited
     };
+    // How often guesses were right lately, of one rank and layer.
+    struct Trust {
+        double right = 1, all = 2;
+        bool tried = false;
+        double rate() const { return right / all; }
+    };
+    static constexpr uint32_t kRanksOfGuess = 8;
     // Neighbouring parts that are read at once.
     struct Run {
         uint64_t offset, bytes, at;  // in the file; in the slot, less what goes before for the alignment
@@ -194,30 +233,32 @@ private:
     };
     struct Victim {
         bool wished;
-        double heat;
+        double worth;  // -1: an empty slot
         uint32_t slot;
         bool operator<(const Victim &o) const {
             if (wished != o.wished) return o.wished;
-            return heat != o.heat ? heat < o.heat : slot < o.slot;
+            return worth != o.worth ? worth < o.worth : slot < o.slot;
         }
     };
     using Lock = std::unique_lock<std::mutex>;
 
-    ExpertCache(std::vector<LayerSource> layers, std::unique_ptr<Reader> reader, double half_life);
+    ExpertCache(std::vector<LayerSource> layers, std::unique_ptr<Reader> reader, const HeatScales &heat);
     static Layout layout(const LayerSource &l, uint32_t expert);
     uint32_t key(uint32_t layer, uint32_t expert) const { return first_[layer] + expert; }
-    double heat_of(uint32_t layer, uint32_t k) const { return heat_[k] - clock_[layer] / half_life_; }
-    // Slots that may be taken now, except those stamped now, coldest first for the first `wanted` of them.
+    // Slots that may be taken now, except those stamped now, those of least worth first for the first `wanted` of them.
     void find_victims(size_t wanted);
-    void begin(uint32_t slot, uint32_t layer, uint32_t expert, bool urgent);
+    // Stamps those that have slots, and returns how many have none.
+    size_t count_missing(uint32_t layer, const uint32_t *experts, size_t n);
+    void begin(uint32_t slot, uint32_t layer, uint32_t expert, Rank rank);
     void clear(Slot &s);
     bool pin(uint32_t layer, const uint32_t *experts, size_t n, Ticket *out);
     void unpin(Slot &s);
+    void give_up(const Guess::Entry &e, uint32_t layer);
+    Trust &trust(uint32_t layer, uint32_t rank) { return trust_[layer * kRanksOfGuess + std::min(rank, kRanksOfGuess - 1)]; }
     static void arrived(Read &r);
     ds4_status explain(const Slot &s, ds4_error *err) const;
 
     const std::vector<LayerSource> layers_;
-    const double half_life_;
     std::vector<uint32_t> first_;  // key of each layer's expert 0, and the number of all
     uint64_t slot_bytes_ = 0;
     ZeroedMemory memory_;
@@ -228,8 +269,9 @@ private:
     std::vector<Slot> slots_;
     std::vector<uint32_t> where_;   // by key: slot or kNone
     std::vector<uint32_t> wishes_;  // by key
-    std::vector<double> heat_;      // by key: log2 of the decayed count, as of clock 0
-    std::vector<double> clock_;     // by layer: tokens
+    ExpertHeat heat_;
+    std::vector<Trust> trust_;           // by layer and rank
+    std::vector<uint32_t> guess_turns_;  // by layer: how often a guess was not worth while
     std::vector<LayerStats> stats_;
     std::deque<uint64_t> waiting_;  // turns of those who wait for slots
     uint64_t turns_ = 0, stamp_ = 0;

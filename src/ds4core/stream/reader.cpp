@@ -17,6 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A guess may have this part of the depth: enough for most of the speed of a disk, and over before long.
+constexpr unsigned kGuessPart = 4;
+
 uint64_t ns_since(Clock::time_point then) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - then).count());
 }
@@ -66,7 +69,7 @@ ReaderStats Reader::stats() const {
 }
 
 void Reader::append(Read &r) {
-    List &list = lists_[r.urgent ? 0 : 1];
+    List &list = lists_[static_cast<int>(r.rank)];
     r.before = list.last;
     r.after = nullptr;
     (list.last ? list.last->after : list.first) = &r;
@@ -74,16 +77,16 @@ void Reader::append(Read &r) {
 }
 
 void Reader::unlink(Read &r) {
-    List &list = lists_[r.urgent ? 0 : 1];
+    List &list = lists_[static_cast<int>(r.rank)];
     (r.before ? r.before->after : list.first) = r.after;
     (r.after ? r.after->before : list.last) = r.before;
     r.before = r.after = nullptr;
 }
 
-void Reader::submit(Read &r, bool urgent) {
+void Reader::submit(Read &r, Rank rank) {
     r.got = r.bytes;
     r.os_errno = 0;
-    r.changed = false;
+    r.changed = r.withdrawn = false;
     r.pieces = 0;
     r.fault = {};
     r.begin = r.offset;
@@ -96,7 +99,7 @@ void Reader::submit(Read &r, bool urgent) {
     r.since = Clock::now();
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        r.urgent = urgent;
+        r.rank = rank;
         r.state = Read::State::queued;
         append(r);
     }
@@ -104,22 +107,43 @@ void Reader::submit(Read &r, bool urgent) {
 }
 
 void Reader::hurry(Read &r) {
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (r.rank == Rank::urgent || r.state == Read::State::idle) return;
+        const bool waits = r.next < r.end;
+        if (waits) unlink(r);
+        r.rank = Rank::urgent;
+        if (!waits) return;
+        append(r);
+    }
+    wake();  // as a guess it may have been held back
+}
+
+bool Reader::withdraw(Read &r) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (r.urgent || r.state == Read::State::idle) return;
-    if (r.next < r.end) unlink(r);
-    r.urgent = true;
-    if (r.next < r.end) append(r);
+    if (r.rank != Rank::guess || r.state == Read::State::idle || r.next == r.end) return false;
+    unlink(r);
+    r.end = r.next;
+    r.withdrawn = true;
+    if (r.pieces) return false;
+    stats_.bytes += r.end - r.begin;
+    r.state = Read::State::idle;
+    return true;
 }
 
 bool Reader::take_locked(Piece *out) {
+    if (ended_) return false;
     Read *r = lists_[0].first ? lists_[0].first : lists_[1].first;
-    if (ended_ || !r) return false;
+    const bool guess = !r;
+    if (guess && guesses_ < std::max(options_.depth / kGuessPart, 1u)) r = lists_[2].first;
+    if (!r) return false;
     if (r->state == Read::State::queued) {
         r->state = Read::State::begun;
         if (fault_) r->fault = fault_(*r);
     }
     const uint64_t bytes = std::min(options_.piece_bytes, r->end - r->next);
-    *out = {r, r->next, bytes, r->into - (r->offset - r->begin) + (r->next - r->begin)};
+    *out = {r, r->next, bytes, r->into - (r->offset - r->begin) + (r->next - r->begin), guess};
+    guesses_ += guess;
     r->next += bytes;
     r->pieces++;
     if (r->next == r->end) unlink(*r);
@@ -136,7 +160,7 @@ bool Reader::await(Piece *out) {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         if (take_locked(out)) {
-            if (lists_[0].first || lists_[1].first) queued_.notify_one();
+            if (lists_[0].first || lists_[1].first || lists_[2].first) queued_.notify_one();
             return true;
         }
         if (ended_) return false;
@@ -161,6 +185,7 @@ void Reader::finish(const Piece &p, int64_t result) {
         if (os_errno && !r.os_errno) r.os_errno = os_errno;
         if (here < piece_end || os_errno) r.got = std::min(r.got, here - std::min(here, r.offset));
         r.changed = r.changed || changed;
+        guesses_ -= p.guess;
         if (--under_way_ == 0) stats_.busy_ns += ns_since(busy_since_);
         if (--r.pieces || r.next < r.end) return;
         r.ns = ns_since(r.since);
@@ -168,6 +193,8 @@ void Reader::finish(const Piece &p, int64_t result) {
         stats_.read_ns += r.ns;
         if (r.ok())
             stats_.bytes += r.bytes;
+        else if (r.withdrawn)
+            stats_.bytes += r.end - r.begin;
         else
             stats_.failed++;
         r.state = Read::State::idle;
@@ -202,7 +229,7 @@ void Reader::read(Read &r) {
         s.done = true;
         s.arrived.notify_all();
     };
-    submit(r, true);
+    submit(r, Rank::urgent);
     std::unique_lock<std::mutex> lock(signal.mutex);
     signal.arrived.wait(lock, [&] { return signal.done; });
 }
@@ -260,7 +287,7 @@ ds4_status measure(Reader &reader, const SourceFile &file, uint64_t bytes, uint3
         lock.unlock();
         state = hash_mix(state, i + 1);
         r->offset = (state >> 8) % places * kAlignment;
-        reader.submit(*r, true);
+        reader.submit(*r, Rank::urgent);
     }
     if (run.bad) return describe(*run.bad, "a range", err);
     *speed = static_cast<double>(bytes) * reads / (static_cast<double>(ns_since(start)) * 1e-9);

@@ -1,7 +1,8 @@
 // Asynchronous reads of ranges of files into given memory: io_uring where the system has it, else threads that wait.
 //
-// Reads are begun in the order in which they were asked for, urgent ones first, at most `depth` at a time; a long one is
-// cut into pieces that are read side by side. A read is whole or an error: fewer bytes than wanted, a failed system call
+// Reads are begun in the order in which they were asked for, those of a higher rank first, at most `depth` at a time; a
+// long one is cut into pieces that are read side by side. Of guesses only a few pieces are under way at a time, so that
+// a read that is waited for finds the disk nearly free, and a guess that turned out wrong is withdrawn. A read is whole or an error: fewer bytes than wanted, a failed system call
 // and a file that is no longer the one that was opened are all told apart, and none is ever taken for data.
 #pragma once
 
@@ -23,6 +24,13 @@ struct Fault {
     unsigned late_us = 0;   // time that it takes longer
 };
 
+enum class Rank : uint8_t {
+    urgent,  // somebody waits for it
+    soon,    // will be needed
+    guess,   // may be needed
+};
+constexpr int kRanks = 3;
+
 // One range. It belongs to its owner, who leaves it alone from submit() until done() is called.
 struct Read {
     const SourceFile *file = nullptr;
@@ -34,16 +42,17 @@ struct Read {
     void *owner = nullptr;
 
     // The result.
-    bool ok() const { return os_errno == 0 && !changed && got == bytes; }
+    bool ok() const { return os_errno == 0 && !changed && !withdrawn && got == bytes; }
     uint64_t got = 0;      // bytes up to the first that is missing
     int os_errno = 0;
-    bool changed = false;  // it is another file, or was written to
+    bool changed = false;    // it is another file, or was written to
+    bool withdrawn = false;  // nobody wanted it any more
     uint64_t ns = 0;       // from submit() to done()
 
     // Of the reader.
     enum class State : uint8_t { idle, queued, begun };
     State state = State::idle;
-    bool urgent = false;
+    Rank rank = Rank::urgent;
     uint64_t begin = 0, end = 0, next = 0;  // the aligned range, and where its next piece begins
     uint32_t pieces = 0;                    // begun and not ended
     Read *before = nullptr, *after = nullptr;
@@ -77,9 +86,12 @@ public:
     Reader(const Reader &) = delete;
     Reader &operator=(const Reader &) = delete;
 
-    void submit(Read &r, bool urgent);
-    // Moves a read that has not begun in front of those that are not urgent.
+    void submit(Read &r, Rank rank);
+    // Makes a read urgent: what has not begun of it goes before all of lower rank.
     void hurry(Read &r);
+    // Begins nothing more of a guess. True: it is over, and done() is not called; false: done() is called as ever, and the
+    // read may even be whole. No effect on reads of another rank.
+    bool withdraw(Read &r);
     // One read, waited for.
     void read(Read &r);
 
@@ -97,6 +109,7 @@ protected:
         Read *read = nullptr;
         uint64_t offset = 0, bytes = 0;
         uint8_t *into = nullptr;
+        bool guess = false;
     };
     // The next piece, or false when there is none now.
     bool take(Piece *out);
@@ -120,9 +133,9 @@ private:
     const ReaderOptions options_;
     mutable std::mutex mutex_;
     std::condition_variable queued_;
-    List lists_[2];  // urgent, others
+    List lists_[kRanks];
     bool ended_ = false;
-    unsigned under_way_ = 0;
+    unsigned under_way_ = 0, guesses_ = 0;  // pieces; of them, guesses
     std::chrono::steady_clock::time_point busy_since_{};
     ReaderStats stats_;
     std::function<Fault(const Read &)> fault_;

@@ -11,8 +11,9 @@ from typing import Any
 import ds4
 import numpy as np
 import pytest
-from ds4.bench.expert_profile import POLICIES, Selections, compare_policies, profile_facts, simulate
+from ds4.bench.expert_profile import POLICIES, SCALES, HeatScales, Selections, compare_policies, profile_facts, simulate
 from ds4.cli.main import main
+from ds4.experts import ReadOptions
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,11 +85,25 @@ def test_with_room_for_all_only_first_uses_miss() -> None:
 
 
 def test_ours_forgets() -> None:
-    """After long use of one expert two others take its place: at once with a short half-life, never with a long one."""
+    """After long use of one expert two others take its place: soon with short half-lives, never with long ones."""
     ids = np.array([[0]] * 100 + [[1], [2]] * 20)
     selections = Selections(np.zeros(len(ids), np.int64), ids, (3,))
-    assert simulate(selections, "ours", 2, half_life=4).hits > simulate(selections, "ours", 2, half_life=1e6).hits
+    hits = [simulate(selections, "ours", 2, scales=s).hits for s in (HeatScales(2, 8), SCALES, HeatScales(1e6, 1e6))]
+    assert hits[0] > hits[1] > hits[2]
     assert simulate(selections, "lfu", 2).hits == 99
+
+
+def test_old_sums_are_brought_up_to_date() -> None:
+    """Scales that shrink for ever would vanish; the choice does not change when they are started anew."""
+    rng = np.random.default_rng(4)
+    ids = np.array([rng.permutation(12)[:2] for _ in range(3000)])
+    long, short = (
+        Selections(np.zeros(3000, np.int64), ids, (12,)),
+        Selections(np.zeros(400, np.int64), ids[-400:], (12,)),
+    )
+    scales = HeatScales(0.5, 2, 0.5)  # anew every 250 tokens
+    misses = [s.asked - s.hits for s in (simulate(s, "ours", 4, scales=scales) for s in (long, short))]
+    assert 0.8 < misses[0] / 3000 / (misses[1] / 400) < 1.2
 
 
 def test_wrong_use() -> None:
@@ -102,7 +117,7 @@ def test_wrong_use() -> None:
 def test_the_engine_reads_what_is_simulated() -> None:
     """Token by token with one thread: misses of the engine and of "ours" on its own record."""
     with (
-        ds4.Model.open(ds4.Model.embedded_path(), expert_cache="1MiB") as model,
+        ds4.Model.open(ds4.Model.embedded_path(), expert_cache="1MiB", reads=ReadOptions(guess=False)) as model,
         model.session(n_ctx=512, threads=1) as session,
         model.record_experts() as recorder,
     ):

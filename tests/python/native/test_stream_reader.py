@@ -109,11 +109,50 @@ def test_urgent_reads_are_begun_first(tmp_path: Path, io: str) -> None:
     reader = ds4_kernels.Reader(str(tmp_path / "f"), io=io, depth=1)
     reader.set_fault(0, late_us=100_000)  # the first one takes until all have been asked for
     ranges = [(i * ALIGN, 10) for i in range(9)]
-    reader.read(ranges, [False, False, True] * 3)
+    reader.read(ranges, [1, 1, 0] * 3)
     order = [o // ALIGN for o in reader.order]
     expected = [2, 5, 8, 0, 1, 3, 4, 6, 7]
     expected.remove(order[0])  # begun before the others were asked for
     assert order[1:] == expected
+
+
+def test_guesses_come_last_and_few_at_a_time(tmp_path: Path, io: str) -> None:
+    """With four at a time one is a guess; it leaves the others to reads that came after it."""
+    write(tmp_path / "f")
+    reader = ds4_kernels.Reader(str(tmp_path / "f"), io=io, depth=1)
+    reader.set_fault(0, late_us=100_000)
+    ranges = [(i * ALIGN, 10) for i in range(9)]
+    reader.read(ranges, [2, 1, 0] * 3)
+    order = [o // ALIGN for o in reader.order]
+    wanted = [2, 5, 8, 1, 4, 7, 0, 3, 6]
+    wanted.remove(order[0])
+    assert order[1:] == wanted
+    reader = ds4_kernels.Reader(str(tmp_path / "f"), io=io, depth=4)
+    reader.set_fault(0, late_us=100_000, times=1)
+    reader.read(ranges, [2] * 6 + [0] * 3)
+    order = [o // ALIGN for o in reader.order]
+    if io == "threads":  # the others did not wait for the first guess, the next guesses did
+        assert set(order[:3]) == {6, 7, 8}
+    assert [o for o in order if o < 6] == list(range(6))
+
+
+@pytest.mark.parametrize("piece", [ALIGN, 1 << 20])
+def test_a_guess_is_withdrawn(tmp_path: Path, io: str, direct: bool, piece: int) -> None:
+    """What was withdrawn in time has no result, the others are whole, and no failure is counted."""
+    data = write(tmp_path / "f")
+    reader = ds4_kernels.Reader(str(tmp_path / "f"), io=io, depth=2, piece=piece, direct=direct)
+    seen = []
+    for round_ in range(5):
+        reader.set_fault(0, late_us=100_000 * (round_ % 2))
+        ranges = [(100_000 * i + 7, 50_000) for i in range(8)]
+        found = reader.read(ranges, [2, 2, 2, 2, 2, 2, 1, 0], [1, 2, 4, 6, 7])
+        whole = [data[o : o + n] for o, n in ranges]
+        assert [found[i] for i in (0, 3, 5, 6, 7)] == [whole[i] for i in (0, 3, 5, 6, 7)]
+        assert all(found[i] in (None, whole[i]) for i in (1, 2, 4))
+        seen.append(found[4])
+    assert None in seen
+    assert reader.stats()["failed"] == 0
+    assert reader.read([(0, SIZE)]) == [data]
 
 
 def test_a_direct_read_leaves_nothing_in_the_page_cache(tmp_path: Path, io: str, direct: bool) -> None:

@@ -15,6 +15,8 @@ _COUNTERS = {
     "expert_late_total": "late",
     "expert_misses_total": "misses",
     "expert_prefetched_total": "prefetched",
+    "expert_guessed_total": "guessed",
+    "expert_guessed_right_total": "guessed_right",
     "expert_evicted_total": "evicted",
     "expert_read_bytes_total": "read_bytes",
 }

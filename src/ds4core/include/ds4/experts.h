@@ -29,8 +29,9 @@ typedef struct ds4_expert_block {
     uint64_t asked;      /* = hits + late + misses */
     uint64_t hits, late; /* were there; were being read already */
     uint64_t misses;
-    uint64_t prefetched; /* read before they were asked for */
+    uint64_t prefetched; /* reads begun before they were asked for */
     uint64_t evicted, read_bytes, wait_ns;
+    uint64_t guessed, guessed_right; /* guesses of experts that were not in memory, whether read or not */
 } ds4_expert_block;
 
 /* What the experts cost one session since it was made; read_bytes are those of its misses. file_bytes and file_ns are of
@@ -49,7 +50,7 @@ DS4_API ds4_status ds4_session_expert_use(ds4_session *s, ds4_expert_use *out, d
 
 /* For every expert of every block in order; n must be ds4_expert_stats.n_experts.
  * map: 0 not in memory, 1 being read, 2 in memory, 3 in use. heat: how often it was selected, every selection counting
- * half after ds4_model_options.expert_half_life tokens; set_heat replaces these numbers, negative ones count as 0. */
+ * half after 128 tokens of its block; set_heat replaces these numbers, negative ones count as 0. */
 DS4_API ds4_status ds4_model_expert_map(const ds4_model *m, uint8_t *out, size_t n, ds4_error *err);
 DS4_API ds4_status ds4_model_expert_heat(const ds4_model *m, float *out, size_t n, ds4_error *err);
 DS4_API ds4_status ds4_model_expert_set_heat(ds4_model *m, const float *values, size_t n, ds4_error *err);

@@ -42,7 +42,8 @@ typedef struct ds4_model_options {
     uint32_t read_depth;     /* reads under way at a time, 1 .. 1024 (with threads: their number); 0: 16 */
     uint64_t read_piece;     /* long reads are cut into pieces of so many bytes, a multiple of 4096; 0: 1 MiB */
     int32_t read_cached;     /* 1: read through the page cache even where the file system could do without */
-    double expert_half_life; /* tokens after which a selection counts half; 0: 8 */
+    double expert_half_life; /* tokens after which a recent selection counts half in the choice of who goes; 0: 4 */
+    int32_t expert_no_guesses; /* 1: read nothing on a guess of what the next layer needs; for measurements */
 } ds4_model_options;
 
 DS4_API void ds4_model_options_init(ds4_model_options *o);
