@@ -9,8 +9,12 @@
 namespace ds4::gpu {
 namespace {
 
-// Parts that wait to be added: so many bytes at a time, else the columns are computed in portions.
+// Parts that wait to be added: so many bytes at a time, else the columns are computed in portions. Tests have few.
+#ifdef DS4_HOST_SIMT
+constexpr uint64_t kPartBytes = 64 << 10;
+#else
 constexpr uint64_t kPartBytes = 64 << 20;
+#endif
 
 struct Call {
     ds4_queue *q;
@@ -62,7 +66,6 @@ bool sort_pairs(Call &c, uint32_t tile) {
 
 // Rows a thread block: fewer when there are few tiles, so that all of the device has work.
 template <class F> int rows_at_once(const Call &c, uint32_t n_rows, uint32_t n_in, int least) {
-    constexpr uint32_t kWanted = 512;  // thread blocks
     int rows = kMostRowsAtOnce;
     const uint32_t pieces = n_in / F::kValues * F::kPieces;
     while (rows > least && n_rows / static_cast<uint32_t>(rows) * c.most_tiles < kWanted &&

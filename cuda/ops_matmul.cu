@@ -14,9 +14,6 @@ uint32_t host_matrix_units = 1;
 
 namespace {
 
-// Few rows: many threads a row, so that all of the device has work.
-constexpr uint32_t kWanted = 512;  // thread blocks
-
 template <class F> int rows_at_once(uint32_t n_out, uint32_t n_in) {
     int rows = kMostRowsAtOnce;
     const uint32_t pieces = n_in / F::kValues * F::kPieces;

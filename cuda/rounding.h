@@ -19,6 +19,14 @@ constexpr bool kAlwaysMatrixUnits = true;
 constexpr bool kAlwaysMatrixUnits = false;
 #endif
 
+// Thread blocks that keep all of a device busy; with fewer, more threads share a row. A small number on the executor, so
+// that small matrices show what large ones do.
+#ifdef DS4_HOST_SIMT
+constexpr uint32_t kWanted = 4;
+#else
+constexpr uint32_t kWanted = 512;
+#endif
+
 // Rounds n_rows rows of n_in floats for weights of a format: rows [token][group], tokens x_stride floats apart. False when
 // there is no memory for them; the queue has failed then.
 template <class F>

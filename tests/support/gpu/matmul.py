@@ -10,9 +10,10 @@ from support.gguf_write import GGMLType
 from support.gpu import EXACT, Device, Outputs, case
 from support.gpu.weights import BLOCKS_OF_32, BLOCKS_OF_256, FLOATS, TYPES, activations, bits_of_numbers, rows
 
-# Few tokens, each count of the kernels and one that fills none of them; then parts of tiles, whole ones and more.
+# Few tokens, each count of the kernels and one that fills none of them, rows so long that they are read in stretches;
+# then parts of tiles, whole ones and more.
 _FLOAT_SHAPES = (
-    {"n": 1, "n_out": 5, "n_in": 1100},
+    {"n": 1, "n_out": 3, "n_in": 1100},
     {"n": 1, "n_out": 21, "n_in": 333},
     {"n": 6, "n_out": 3, "n_in": 4131},
     {"n": 3, "n_out": 18, "n_in": 31},
@@ -21,7 +22,8 @@ _FLOAT_SHAPES = (
 )
 _SHAPES_OF_32 = (
     {"n": 1, "n_out": 37, "n_in": 96},
-    {"n": 1, "n_out": 3, "n_in": 8224},
+    {"n": 1, "n_out": 33, "n_in": 2112},
+    {"n": 2, "n_out": 2, "n_in": 16448},
     {"n": 2, "n_out": 9, "n_in": 352},
     {"n": 7, "n_out": 6, "n_in": 2080},
     {"n": 9, "n_out": 66, "n_in": 288},
