@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_a_token_gets_the_bits_that_it_gets_alone(form: str, kind: GGMLType) -> 
 
 
 def experts(
-    device: gpu.Device, kind: GGMLType, down: GGMLType, n: int, chosen: Bytes | None = None, work: int = WORK
+    device: gpu.Device, kind: GGMLType, down: GGMLType, n: int, chosen: Bytes | None = None, quantized: int = 1
 ) -> Bytes:
     """Sums of three of five experts for n tokens, with weights and inputs that n does not change."""
     rng = np.random.default_rng(7)
@@ -81,10 +82,10 @@ def experts(
     y = device.put(np.full((n, dim), np.nan, np.float32))
     fields = dict(
         zip(("gate", "up", "down"), parts, strict=True), x=device.put(x), ids=device.put(ids),
-        weights=device.put(weights), y=y, n=n, k=k, quantized=1, clamp=1.0,
+        weights=device.put(weights), y=y, n=n, k=k, quantized=quantized, clamp=1.0,
     )  # fmt: skip
     if chosen is None:
-        device.run("experts", work=work, **fields)
+        device.run("experts", work=WORK, **fields)
     else:
         first, rest = device.put(chosen.astype(np.uint8)), device.put((~chosen).astype(np.uint8))
         up, add = CONSTANTS["DS4_EXPERTS_GATE_UP"], CONSTANTS["DS4_EXPERTS_ADD"]
@@ -117,3 +118,25 @@ def test_both_forms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DS4_METAL_PLAIN", plain)
         found.append(experts(gpu.Device(LIBRARY), GGMLType.Q4_K, GGMLType.Q4_K, 18))
     np.testing.assert_array_equal(*found)
+
+
+def test_every_kernel_runs_under_test() -> None:
+    """The cases of conformance, and the experts of every type; stops when all have run."""
+    library = ctypes.CDLL(str(LIBRARY))
+    library.simt_kernels.restype = ctypes.c_size_t
+
+    def names(every: bool) -> set[str]:
+        text = ctypes.create_string_buffer(1 << 16)
+        assert library.simt_kernels(int(every), text, ctypes.c_size_t(len(text))) <= len(text)
+        return set(text.value.decode().split())
+
+    wanted = names(every=True)
+    assert len(wanted) > 60
+    for kind in TYPES:
+        for n, quantized in ((1, 0), (1, 1), (16, 1)):
+            experts(gpu.Device(LIBRARY), kind, kind, n, quantized=quantized)
+    for case in gpu.all_cases():
+        if wanted <= names(every=False):
+            break
+        case.outputs(gpu.Device(LIBRARY))
+    assert sorted(wanted - names(every=False) - {"copy_bytes"}) == []  # copies belong to sessions
