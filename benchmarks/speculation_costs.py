@@ -2,6 +2,7 @@
 
   python benchmarks/speculation_costs.py                    # 100 seeds of each machine and noise, 512 tokens
   python benchmarks/speculation_costs.py --seeds 1000 --tokens 2048
+  python benchmarks/speculation_costs.py --first-seed 5000  # others than those that the constants were chosen with
 
 For every kind of noise and every machine of tests/support/machines.py: mean and worst loss in percent of the time that
 the tokens would have taken alone. Exit status 1 when one is above 3 %.
@@ -22,6 +23,7 @@ def main() -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=512)
     args = parser.parse_args()
     n = worst = 0.0
@@ -30,7 +32,7 @@ def main() -> int:
         print(noise)
         for name, (batch, guess, chances) in UNPROFITABLE.items():
             losses = []
-            for seed in range(args.seeds):
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
                 machine = Machine(batch, guess, chances, noise=kind, seed=seed)
                 run(machine, args.tokens)
                 losses.append(100 * (machine.spent / machine.alone - 1))
