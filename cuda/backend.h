@@ -18,6 +18,8 @@ struct ds4_device {
 struct ds4_buffer {
     void *base = nullptr;  // on the device
     uint64_t bytes = 0;
+    const void *mapped = nullptr;    // the host memory that `base` is a view of
+    const uint8_t *host = nullptr;   // the host memory that it is a copy of
 };
 
 namespace ds4::gpu {
@@ -44,7 +46,12 @@ struct ds4_queue {
         void *base = nullptr;
         uint64_t bytes = 0;
     } work[ds4::gpu::kWorkSlots];
-    float *margins = nullptr;  // on the device: indexer, router; as bits of an unsigned minimum
+    float *margins = nullptr;  // on the device: indexer, router
+    // One token is recorded and submitted as a whole; see backend.cu.
+    bool open = false, capturing = false;
+    ds4::gpu::rt::GraphExec graph{};
+    uint8_t *staging = nullptr;  // pinned: small uploads wait here until they have run
+    uint64_t staged = 0;
 };
 
 namespace ds4::gpu {

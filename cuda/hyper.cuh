@@ -1,7 +1,8 @@
 // Hyper-connections: mixing the residual streams before and after a sublayer. One block a token before, elements
-// independent after; but for the norm of the streams every sum has the CPU's order.
+// independent after; every sum has the CPU's order.
 #pragma once
 
+#include "sums.cuh"
 #include "values.cuh"
 
 namespace ds4::gpu {
@@ -9,19 +10,10 @@ namespace ds4::gpu {
 constexpr uint32_t kHyperThreads = 512;
 constexpr uint32_t kMostStreams = 8;
 
-// 1 / sqrt(mean(x^2) + eps), to all threads.
-__device__ __forceinline__ float inverse_rms_of_streams(const float *x, uint32_t n, float eps, Shared<float> scratch) {
-    float sum[4] = {};
-    for (uint32_t i = threadIdx.x; i < n; i += 4 * blockDim.x) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            const uint32_t at = i + j * blockDim.x;
-            const float v = at < n ? x[at] : 0.0f;
-            sum[j] = fmaf(v, v, sum[j]);
-        }
-    }
-    const float all = block_sum<float>((sum[0] + sum[1]) + (sum[2] + sum[3]), scratch);
-    return 1.0f / sqrtf(all / static_cast<float>(n) + eps);
+// 1 / sqrt(mean(x^2) + eps), to all threads; tile of kSumTile elements.
+__device__ __forceinline__ float inverse_rms_of_streams(const float *x, uint32_t n, float eps, Shared<float> tile) {
+    const float all = ordered_sum(n, tile, [&](uint32_t i) { return mul(x[i], x[i]); });
+    return divide(1.0f, sqrtf(add(divide(all, static_cast<float>(n)), eps)));
 }
 
 // x[c] = sum_i weight[i] * streams[i][c]
@@ -53,7 +45,7 @@ __device__ __forceinline__ void balance(Shared<float> c, uint32_t h, uint32_t it
 
 // Grid: tokens.
 static __global__ void __launch_bounds__(kHyperThreads) hc_pre_kernel(ds4_args_hc_pre a) {
-    DS4_SHARED(float, scratch, kMostWarps);
+    DS4_SHARED(float, scratch, kSumTile);
     DS4_SHARED(float, pre, kMostStreams);
     DS4_SHARED(float, comb, kMostStreams * kMostStreams);
     const uint32_t t = blockIdx.x, h = a.n_hc, dim = a.dim, me = static_cast<uint32_t>(lane());
@@ -121,7 +113,7 @@ static __global__ void __launch_bounds__(kSpreadThreads) hc_post_kernel(ds4_args
 
 // Grid: tokens.
 static __global__ void __launch_bounds__(kHyperThreads) hc_head_kernel(ds4_args_hc_head a) {
-    DS4_SHARED(float, scratch, kMostWarps);
+    DS4_SHARED(float, scratch, kSumTile);
     DS4_SHARED(float, gate, kMostStreams);
     const uint32_t t = blockIdx.x, h = a.n_hc, i = threadIdx.x;
     const float *streams = at<const float>(a.streams) + static_cast<uint64_t>(t) * h * a.dim;

@@ -3,9 +3,12 @@
 // rt::Stream             what is enqueued in it runs in order, later
 // rt::Result             0, or what rt::text() explains
 // rt::open, rt::memory   choose a device and say what it is; its memory
+// rt::explain_open       why there is none
 // rt::allocate, rt::release, rt::allocate_pinned, rt::release_pinned
 // rt::copy, rt::fill     enqueued; host memory must stay until the stream has been waited for
+// rt::map_host           the device's view of host memory, where it can have one
 // rt::clear, rt::upload_now   at once
+// rt::capture_begin, rt::capture_end, rt::graph_run   record what is enqueued, and run it as one
 // rt::wait               until all that was enqueued has run
 // rt::launch             a kernel
 #pragma once

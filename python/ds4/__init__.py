@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from .experts import ExpertBlock, ExpertRecorder, ExpertStats, ExpertUse, ReadOptions
     from .gguf import GGUFFile, GGUFTensor, Metadata
-    from .library import cpu_isa, native_version, set_cpu_isa
+    from .library import Backend, backends, cpu_isa, load_backend, native_version, set_cpu_isa
     from .model import MemoryPlan, Model, Shape
     from .sampling import Sampler, log_softmax
     from .session import Session, Step, TokenLogprob
@@ -60,7 +60,7 @@ _HOMES = {
     ),
     "experts": ("ExpertBlock", "ExpertRecorder", "ExpertStats", "ExpertUse", "ReadOptions"),
     "gguf": ("GGUFFile", "GGUFTensor", "Metadata"),
-    "library": ("cpu_isa", "native_version", "set_cpu_isa"),
+    "library": ("Backend", "backends", "cpu_isa", "load_backend", "native_version", "set_cpu_isa"),
     "model": ("MemoryPlan", "Model", "Shape"),
     "sampling": ("Sampler", "log_softmax"),
     "session": ("Session", "Step", "TokenLogprob"),
@@ -72,6 +72,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Backend",
     "BackendUnavailableError",
     "Cancelled",
     "ClosedError",
@@ -109,7 +110,9 @@ __all__ = [
     "UnsupportedModelError",
     "WeightDataError",
     "__version__",
+    "backends",
     "cpu_isa",
+    "load_backend",
     "log_softmax",
     "native_version",
     "set_cpu_isa",

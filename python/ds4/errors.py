@@ -159,6 +159,7 @@ STATUS_CLASSES: dict[int, type[Exception]] = {
     12: DeviceError,  # DS4_E_DEVICE
     13: WeightDataError,  # DS4_E_DATA
     14: InternalError,  # DS4_E_INTERNAL
+    15: DeviceMemoryError,  # DS4_E_DEVICE_MEMORY
 }
 """Class of each status code of the C interface (status.h). 0 is success and has none."""
 

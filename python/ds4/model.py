@@ -93,6 +93,7 @@ class Model(ModelExperts):
         mtp: str | os.PathLike[str] | None = None,
         expert_cache: int | str | None = None,
         reads: ReadOptions | None = None,
+        progress: Progress | None = None,
     ) -> Self:
         """Open a model file. The weights are mapped, not read, unless its experts are streamed.
 
@@ -100,8 +101,9 @@ class Model(ModelExperts):
         ----------
         path : path-like
             A GGUF file.
-        backend : {"auto", "cpu"}
-            Others are known by name ("cuda", "hip", "metal") and come in later releases.
+        backend : str
+            "auto" (the CPU), "cpu", "cuda", "hip", "metal", or a name that `ds4.load_backend` gave; `ds4.backends`
+            lists them. A device with memory of its own gets a copy of the weights.
         mtp : path-like, optional
             A file with the MTP block, when that is not part of the model file.
         expert_cache : int or str, optional
@@ -111,6 +113,8 @@ class Model(ModelExperts):
             for beside the other weights and one session of 32,768 positions, or "off".
         reads : ReadOptions, optional
             How streamed experts are read.
+        progress : callable, optional
+            Called with the bytes sent to a device with memory of its own, and with those to send.
 
         Raises
         ------
@@ -126,6 +130,8 @@ class Model(ModelExperts):
             The backend's name is unknown, or the expert cache holds no expert; the text names the smallest size.
         MemoryError
             There is no memory for the expert cache or for the other weights.
+        DeviceMemoryError
+            The device has no room for them; nothing was allocated.
         """
         if "\0" in backend:
             raise ValueError("a backend's name holds no NUL")
@@ -138,6 +144,7 @@ class Model(ModelExperts):
             cls._cache_bytes(expert_cache, path, mtp, backend),
             *(reads or ReadOptions()).numbers(),
             guess=reads is None or reads.guess,
+            progress=progress,
         )
         model = cls(native, shown)
         if mtp is not None:

@@ -41,9 +41,9 @@ Floats matmul(const std::string &isa, uint32_t threads, uint32_t type, const Byt
         throw py::value_error("sizes");
     Floats out({static_cast<py::ssize_t>(n), static_cast<py::ssize_t>(n_out)});
     if (!y.is_none()) std::copy_n(y.cast<Floats>().data(), out.size(), out.mutable_data());
-    check(ops->buffer_import_host(device, weight.data(), weight.nbytes(), &buffers[0], err.get()), *err);
-    check(ops->buffer_import_host(device, x.data(), x.nbytes(), &buffers[1], err.get()), *err);
-    check(ops->buffer_import_host(device, out.mutable_data(), out.nbytes(), &buffers[2], err.get()), *err);
+    check(ops->buffer_import_host(device, weight.data(), weight.nbytes(), 0, nullptr, nullptr, &buffers[0], err.get()), *err);
+    check(ops->buffer_import_host(device, x.data(), x.nbytes(), 0, nullptr, nullptr, &buffers[1], err.get()), *err);
+    check(ops->buffer_import_host(device, out.mutable_data(), out.nbytes(), 0, nullptr, nullptr, &buffers[2], err.get()), *err);
     const ds4_weight w{ds4::ref(buffers[0]), stride, type, n_in, n_out, 1, 0};
     const ds4_args_matmul args{w, ds4::ref(buffers[1]), ds4::ref(buffers[2]), n, width, n_out, groups, !y.is_none(), quantized};
     ops->matmul(queue, &args);

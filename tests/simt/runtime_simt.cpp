@@ -19,6 +19,9 @@ struct Card {
     std::map<char *, uint64_t> allocations;
     uint64_t total = uint64_t{16} << 30, used = 0;
     std::atomic<uint32_t> order{0};
+    std::atomic<bool> unified{false};
+    std::atomic<uint64_t> graphs{0}, launches{0};
+    std::atomic<int64_t> lost_after{-1};  // launches until the card is lost; -1: it is not
     Card() {
         if (const char *seed = getenv("DS4_SIMT_SEED")) order = static_cast<uint32_t>(strtoul(seed, nullptr, 10));
     }
@@ -43,14 +46,35 @@ std::string broken_guard() {
 
 }  // namespace
 
+Result Queue::capture_begin() {
+    if (captured_) return kFailed;
+    captured_ = new std::vector<Step>;
+    return kOk;
+}
+Result Queue::capture_end(Graph *out) {
+    *out = captured_;
+    captured_ = nullptr;
+    return *out ? kOk : kFailed;
+}
+
 Result Queue::run() {
     error_.clear();
+    if (captured_) {
+        error_ = "waited for a stream that is recording";
+        return kFailed;
+    }
     std::vector<Step> steps;
     steps.swap(steps_);
     for (Step &step : steps) {
         if (step.host) {
             step.host();
             continue;
+        }
+        card().launches++;
+        if (card().lost_after >= 0 && card().lost_after-- == 0) {
+            card().lost_after = 0;
+            error_ = "the device is lost";
+            return kFailed;
         }
         step.launch.seed = card().order;
         error_ = executor_.run(step.launch);
@@ -74,7 +98,7 @@ Result open(int index, Info *info) {
     if (index) return kFailed;
     snprintf(info->name, sizeof info->name, "host executor, warps of %u", simt::kLanes);
     snprintf(info->arch, sizeof info->arch, "simt%u", simt::kLanes);
-    info->unified = false;
+    info->unified = card().unified;
     return memory(&info->free, &info->total);
 }
 
@@ -135,6 +159,12 @@ Result fill(Stream s, void *dst, int value, uint64_t bytes) {
     s->add([=] { memset(dst, value, bytes); });
     return kOk;
 }
+Result map_host(const void *host, uint64_t, void **device) {
+    if (!card().unified) return kFailed;
+    *device = const_cast<void *>(host);
+    return kOk;
+}
+void unmap_host(const void *) {}
 Result clear(void *p, uint64_t bytes) {
     memset(p, 0, bytes);
     return kOk;
@@ -143,6 +173,14 @@ Result upload_now(void *dst, const void *src, uint64_t bytes) {
     memcpy(dst, src, bytes);
     return kOk;
 }
+Result capture_begin(Stream s) { return s->capture_begin(); }
+Result capture_end(Stream s, Graph *out) { return s->capture_end(out); }
+Result graph_run(Stream s, Graph g, GraphExec *) {
+    card().graphs++;
+    for (Step &step : *g) s->add(std::move(step));
+    return kOk;
+}
+void graph_destroy(Graph g) { delete g; }
 Result wait(Stream s) { return s->run(); }
 const char *explain(Stream s, Result r) { return r == kFailed ? s->error() : text(r); }
 
@@ -150,16 +188,29 @@ const char *explain(Stream s, Result r) { return r == kFailed ? s->error() : tex
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// For tests: in which order threads and blocks of the launches to come run (simt.h), and how much memory the card has.
+// For tests: in which order threads and blocks of the launches to come run (simt.h), how much memory the card has, whether
+// it shares that of the host, after how many launches it is lost (-1: never); the memory in use, and how many graphs and
+// kernels have run.
 EXPORT void simt_set_order(uint32_t seed);
 EXPORT void simt_set_memory(uint64_t bytes);
+EXPORT void simt_set_unified(int unified);
+EXPORT void simt_lose(int64_t launches);
 EXPORT uint64_t simt_used_memory();
-void simt_set_order(uint32_t seed) { ds4::gpu::rt::card().order = seed; }
+EXPORT uint64_t simt_graphs();
+EXPORT uint64_t simt_launches();
+
+using ds4::gpu::rt::card;
+
+void simt_set_order(uint32_t seed) { card().order = seed; }
 void simt_set_memory(uint64_t bytes) {
-    std::lock_guard lock(ds4::gpu::rt::card().mutex);
-    ds4::gpu::rt::card().total = bytes;
+    std::lock_guard lock(card().mutex);
+    card().total = bytes;
 }
+void simt_set_unified(int unified) { card().unified = unified != 0; }
+void simt_lose(int64_t launches) { card().lost_after = launches; }
 uint64_t simt_used_memory() {
-    std::lock_guard lock(ds4::gpu::rt::card().mutex);
-    return ds4::gpu::rt::card().used;
+    std::lock_guard lock(card().mutex);
+    return card().used;
 }
+uint64_t simt_graphs() { return card().graphs; }
+uint64_t simt_launches() { return card().launches; }

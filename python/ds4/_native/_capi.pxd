@@ -24,6 +24,7 @@ cdef extern from "ds4/ds4.h" nogil:
         DS4_E_DEVICE
         DS4_E_DATA
         DS4_E_INTERNAL
+        DS4_E_DEVICE_MEMORY
 
     const uint64_t DS4_NO_OFFSET
 
@@ -37,6 +38,21 @@ cdef extern from "ds4/ds4.h" nogil:
     const char *ds4_version()
     const char *ds4_cpu_isa()
     ds4_status ds4_set_cpu_isa(const char *name, ds4_error *err)
+
+    # backends.h
+    ctypedef struct ds4_backend_info:
+        uint32_t struct_size
+        char name[32]
+        int32_t available
+        char reason[1024]
+        char device[128]
+        char arch[64]
+        uint64_t total_bytes
+        uint64_t free_bytes
+        int32_t unified
+
+    size_t ds4_backend_list(ds4_backend_info *out, size_t cap)
+    ds4_status ds4_backend_load(const char *path, char *name, size_t cap, ds4_error *err)
 
     # gguf.h
     enum:
@@ -134,6 +150,13 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t yarn_original_ctx
         uint32_t compress_ratio[128]  # DS4_MAX_LAYERS
 
+    ctypedef struct ds4_progress:
+        uint64_t done
+        uint64_t total
+
+    # The functions that we pass are `noexcept with gil`; both casts and calls stay plain C.
+    ctypedef int (*ds4_pulse)(void *ud, const ds4_progress *p) noexcept
+
     ctypedef struct ds4_model_options:
         uint32_t struct_size
         const char *backend
@@ -145,6 +168,8 @@ cdef extern from "ds4/ds4.h" nogil:
         int32_t read_cached
         double expert_half_life
         int32_t expert_no_guesses
+        ds4_pulse pulse
+        void *ud
 
     void ds4_model_options_init(ds4_model_options *o)
     ds4_status ds4_model_open(const char *path, const ds4_model_options *o, ds4_model **out, ds4_error *err)
@@ -165,13 +190,6 @@ cdef extern from "ds4/ds4.h" nogil:
         uint64_t scratch_bytes
         uint64_t checkpoint_bytes
         uint64_t total_session_bytes
-
-    ctypedef struct ds4_progress:
-        uint64_t done
-        uint64_t total
-
-    # The functions that we pass are `noexcept with gil`; both casts and calls stay plain C.
-    ctypedef int (*ds4_pulse)(void *ud, const ds4_progress *p) noexcept
 
     ds4_status ds4_model_check(const ds4_model *m, ds4_pulse pulse, void *ud, ds4_error *err)
 

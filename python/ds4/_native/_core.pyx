@@ -6,11 +6,15 @@ signals, exceptions and cancellation into it.
 """
 
 cimport cython
+from libc.stdlib cimport calloc, free
 from cpython.exc cimport PyErr_CheckSignals
 
 from ds4._native._capi cimport (
     DS4_NO_OFFSET,
     DS4_OK,
+    ds4_backend_info,
+    ds4_backend_list,
+    ds4_backend_load,
     ds4_cpu_isa,
     ds4_error,
     ds4_progress,
@@ -93,3 +97,43 @@ def set_cpu_isa(str name not None) -> None:
     if b"\0" in text:
         raise ValueError("a kernel variant's name holds no NUL")
     check(ds4_set_cpu_isa(text, &err), &err)
+
+
+def load_backend(bytes path not None) -> str:
+    """Open the shared object of a backend and return the name that it has from now on."""
+    cdef ds4_error err
+    cdef ds4_status status
+    cdef char name[64]
+    cdef const char *c_path = path
+    if b"\0" in path:
+        raise ValueError("a path holds no NUL")
+    with nogil:
+        status = ds4_backend_load(c_path, name, sizeof(name), &err)
+    check(status, &err)
+    return (<const char *>name).decode("utf-8", "replace")
+
+
+def backends() -> list:
+    """Return what is known of every backend, as dictionaries."""
+    cdef size_t i, n, cap = 64
+    cdef ds4_backend_info *found = <ds4_backend_info *>calloc(cap, sizeof(ds4_backend_info))
+    if found == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            n = ds4_backend_list(found, cap)
+        return [
+            {
+                "name": (<const char *>found[i].name).decode("utf-8", "replace"),
+                "available": found[i].available != 0,
+                "reason": (<const char *>found[i].reason).decode("utf-8", "replace"),
+                "device": (<const char *>found[i].device).decode("utf-8", "replace"),
+                "arch": (<const char *>found[i].arch).decode("utf-8", "replace"),
+                "total_bytes": found[i].total_bytes,
+                "free_bytes": found[i].free_bytes,
+                "unified": found[i].unified != 0,
+            }
+            for i in range(min(n, cap))
+        ]
+    finally:
+        free(found)

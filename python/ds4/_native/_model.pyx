@@ -116,13 +116,14 @@ cdef class Model:
 
     def __init__(self, bytes path not None, str shown not None, str backend not None, bytes mtp=None,
                  uint64_t expert_cache_bytes=0, int32_t io=0, uint32_t depth=0, uint64_t piece=0, bint cached=False,
-                 double half_life=0.0, bint guess=True):
+                 double half_life=0.0, bint guess=True, progress=None):
         cdef ds4_model_options options
         cdef ds4_error err
         cdef ds4_status status
         cdef ds4_model *out = NULL
         cdef const char *c_path = path
         cdef bytes c_backend = backend.encode()
+        cdef Pulse pulse = Pulse()
         if self.model != NULL:
             raise RuntimeError("this model is open already")
         ds4_model_options_init(&options)
@@ -132,12 +133,15 @@ cdef class Model:
         options.expert_cache_bytes = expert_cache_bytes
         options.expert_half_life = half_life
         options.expert_no_guesses = not guess
+        options.pulse = pulse_trampoline
+        options.ud = <void *>pulse
         _reads(&options, io, depth, piece, cached)
+        pulse.begin(progress)
         with nogil:
             status = ds4_model_open(c_path, &options, &out, &err)
         if status != DS4_OK and mtp is not None and mtp in <bytes>err.message:
             shown = mtp.decode(errors="surrogateescape")
-        check(status, &err, shown)
+        pulse.end(status, &err, shown)
         self.model = out
         self.path = shown
 

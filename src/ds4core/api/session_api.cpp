@@ -125,7 +125,7 @@ void ds4_session_get_options(const ds4_session *s, ds4_session_options *out) {
 uint64_t ds4_session_bytes(const ds4_session *s) {
     if (!s) return 0;
     ds4_memory_plan plan;
-    ds4::plan_session(s->model->shape, s->options, &plan);
+    ds4::plan_session(s->model->shape, s->options, &plan, s->model->ops);
     return plan.total_session_bytes - plan.checkpoint_bytes + s->checkpoints.bytes() +
            (s->steering ? s->steering->bytes : 0);
 }

@@ -20,6 +20,7 @@ const char *ds4_status_name(int status) {
         DS4_CASE(DS4_E_DEVICE)
         DS4_CASE(DS4_E_DATA)
         DS4_CASE(DS4_E_INTERNAL)
+        DS4_CASE(DS4_E_DEVICE_MEMORY)
 #undef DS4_CASE
     }
     return "unknown status";

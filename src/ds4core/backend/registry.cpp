@@ -104,6 +104,14 @@ ds4_status load_backend(const char *path, const ds4_backend_ops **out, ds4_error
     return load(whole, nullptr, out, err);
 }
 
+std::vector<std::string> backend_names() {
+    std::vector<std::string> names = {"cpu", "cuda", "hip", "metal"};
+    std::lock_guard lock(mutex);
+    for (const Loaded &l : loaded())
+        if (!known(l.ops->name)) names.push_back(l.ops->name);
+    return names;
+}
+
 ds4_status find_backend(const char *name, const ds4_backend_ops **out, ds4_error *err) {
     if (!name || !strcmp(name, "auto") || !strcmp(name, "cpu")) {
         *out = cpu_backend();

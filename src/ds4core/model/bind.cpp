@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "model/device_memory.h"
 #include "model/model.h"
 #include "model/rope_table.h"
 #include "model/tensors.h"
@@ -19,10 +20,20 @@ namespace ds4 {
 
 namespace {
 
+constexpr const char *kWeightsAdvice =
+    "stream the experts (expert_cache), take a file with smaller weights, close other models, or use the cpu";
+
+int report(void *ud, uint64_t done, uint64_t total) {
+    const auto *o = static_cast<const ds4_model_options *>(ud);
+    const ds4_progress p{done, total};
+    return o->pulse(o->ud, &p);
+}
+
 // Binds the tensors of one file. Everything it looks up was checked before, so a miss is a bug of ours.
 class Binder {
 public:
-    Binder(ds4_model &m, const ds4_gguf &g, const ExpertLayout &layout) : m_(m), g_(g), layout_(layout) {}
+    Binder(ds4_model &m, const ds4_gguf &g, const ExpertLayout &layout, const ds4_model_options &o)
+        : m_(m), g_(g), layout_(layout), options_(o) {}
     ~Binder() {
         if (uploads_) m_.ops->queue_destroy(uploads_);
     }
@@ -36,7 +47,10 @@ public:
             data = resident_->data();
             bytes = resident_->mapped_bytes();
         }
-        ds4_status st = m_.ops->buffer_import_host(m_.device, data, bytes, keep(), err);
+        ds4_status st = check_room(m_, "the weights", bytes, kWeightsAdvice, err);
+        if (st != DS4_OK) return st;
+        st = m_.ops->buffer_import_host(m_.device, data, bytes, 0, options_.pulse ? report : nullptr,
+                                        const_cast<ds4_model_options *>(&options_), keep(), err);
         file_buffer_ = m_.buffers.back();
         return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, nullptr, &uploads_, err) : st;
     }
@@ -170,6 +184,7 @@ private:
     ds4_model &m_;
     const ds4_gguf &g_;
     const ExpertLayout &layout_;
+    const ds4_model_options &options_;
     const ResidentWeights *resident_ = nullptr;
     ds4_buffer *file_buffer_ = nullptr;
     ds4_queue *uploads_ = nullptr;  // for the small tables
@@ -302,8 +317,13 @@ ds4_status start_stream(ds4_model &m, const ds4_model_options &o, ds4_error *err
     if (st != DS4_OK) return st;
     stream::ExpertCache &cache = m.stream->cache();
     m.buffers.push_back(nullptr);
-    st = m.ops->buffer_import_host(m.device, cache.slab(), cache.slab_bytes(), &m.buffers.back(), err);
+    st = check_room(m, "the expert cache", cache.slab_bytes(), "use a smaller one (expert_cache)", err);
     if (st != DS4_OK) return st;
+    st = m.ops->buffer_import_host(m.device, cache.slab(), cache.slab_bytes(), 1, nullptr, nullptr, &m.buffers.back(), err);
+    if (st != DS4_OK) return st;
+    ds4_device_info info{};
+    m.ops->device_info(m.device, &info);
+    if (!info.unified) m.mirror = std::make_unique<SlotMirror>(cache.n_slots(), cache.slot_bytes());
     const ds4_ref slab = ref(m.buffers.back());
     auto place = [&](LayerWeights &l) { l.gate_exps.data = l.up_exps.data = l.down_exps.data = slab; };
     for (LayerWeights &l : m.layers) place(l);
@@ -311,7 +331,8 @@ ds4_status start_stream(ds4_model &m, const ds4_model_options &o, ds4_error *err
     return DS4_OK;
 }
 
-ds4_status open_mtp(ds4_model &m, const char *path, bool direct, ds4_error *err) {
+ds4_status open_mtp(ds4_model &m, const ds4_model_options &o, ds4_error *err) {
+    const char *path = o.mtp_path;
     m.mtp_file = std::make_unique<ds4_gguf>();
     ds4_status st = read_gguf(path, m.mtp_file.get(), err);
     if (st != DS4_OK) return st;
@@ -326,16 +347,16 @@ ds4_status open_mtp(ds4_model &m, const char *path, bool direct, ds4_error *err)
     m.mtp_layout = read_expert_layout(*m.mtp_file, &specs, f);
     check_tensors(*m.mtp_file, specs, f);
     if (!f.empty()) return refuse(path, m.shape, f, err);
-    if (m.stream) st = m.stream->add_file(path, *m.mtp_file, direct, err);
+    if (m.stream) st = m.stream->add_file(path, *m.mtp_file, !o.read_cached, err);
     if (st != DS4_OK) return st;
-    Binder b(m, *m.mtp_file, m.mtp_layout);
+    Binder b(m, *m.mtp_file, m.mtp_layout, o);
     st = b.import(err);
     if (st != DS4_OK) return st;
     return bind_mtp(m, b, names, err);
 }
 
-ds4_status bind_main(ds4_model &m, ds4_error *err) {
-    Binder b(m, *m.file, m.layout);
+ds4_status bind_main(ds4_model &m, const ds4_model_options &o, ds4_error *err) {
+    Binder b(m, *m.file, m.layout, o);
     ds4_status st = b.import(err);
     if (st != DS4_OK) return st;
     m.token_embd = b.matrix("token_embd.weight");
@@ -403,8 +424,8 @@ ds4_status open_model(const char *path, const ds4_model_options &o, ds4_model **
         m->stream = std::make_unique<ExpertStream>();
         st = m->stream->add_file(path, *m->file, !o.read_cached, err);
     }
-    if (st == DS4_OK) st = bind_main(*m, err);
-    if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o.mtp_path, !o.read_cached, err);
+    if (st == DS4_OK) st = bind_main(*m, o, err);
+    if (st == DS4_OK && o.mtp_path) st = open_mtp(*m, o, err);
     if (st == DS4_OK && m->stream) st = start_stream(*m, o, err);
     if (st != DS4_OK) return st;
     m->warnings = extra_tensors(*m->file, e.specs);

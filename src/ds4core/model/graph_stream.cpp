@@ -96,6 +96,8 @@ bool Graph::take_arrived(stream::Ticket &ticket, ds4_args_experts &e, size_t *le
     *left -= fresh.size();
     used_.assign(m_.shape.n_expert, 0);
     for (size_t i : fresh) used_[ticket.expert(i)] = 1;
+    if (m_.mirror)
+        for (size_t i : fresh) m_.mirror->show(ops_, q_, e.gate.data, ticket.place(i).part[0], ticket.layer(), ticket.expert(i));
     ops_.upload(q_, s_.chosen, used_.data(), used_.size());
     const Part part(profile_, DS4_PART_EXPERTS_GATE_UP);
     e.work = DS4_EXPERTS_GATE_UP;

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "ds4/model.h"
 #include "gguf/gguf.h"
+#include "model/device_memory.h"
 #include "model/expert_layout.h"
 #include "model/expert_stream.h"
 #include "model/shape.h"
@@ -63,6 +64,7 @@ struct ds4_model {
     std::unique_ptr<ds4_gguf> file, mtp_file;  // mtp_file is set only for a separate file
     ds4::ExpertLayout layout, mtp_layout;      // of file and mtp_file
     std::unique_ptr<ds4::ExpertStream> stream; // when the experts stay in the file
+    std::unique_ptr<ds4::SlotMirror> mirror;   // of the slots, on a device with memory of its own
     std::vector<ds4_buffer *> buffers;
 
     ds4_weight token_embd{}, output{};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -296,12 +297,12 @@ ds4_status check_options(const ds4_model &m, const ds4_session_options &o, ds4_e
 
 }  // namespace
 
-void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out) {
+void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out, const ds4_backend_ops *ops) {
     *out = {};
     const uint32_t row_type = o.rows_f16 ? DS4_ROW_F16 : DS4_ROW_F32;
     const bool mtp = o.with_mtp != 0;
     plan_cache(s, {o.n_ctx, o.chunk, row_type, mtp}, out);
-    out->scratch_bytes = Scratch::bytes(s, o.chunk) + cpu_backend()->work_bytes(&s, o.n_ctx, o.chunk, o.n_threads);
+    out->scratch_bytes = Scratch::bytes(s, o.chunk) + ops->work_bytes(&s, o.n_ctx, o.chunk, o.n_threads);
     out->scratch_bytes += Past::bytes(stream_bytes(s)) + Ahead::bytes(s.n_vocab);
     if (mtp) out->scratch_bytes += (uint64_t{o.chunk} + 1) * stream_bytes(s);
     const uint64_t tail = KvCache::most_tail_bytes(s, row_type, mtp) + uint64_t{s.n_vocab} * 4 + (mtp ? stream_bytes(s) : 0);
@@ -314,6 +315,12 @@ void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_p
 
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err) {
     ds4_status st = check_options(*m, o, err);
+    if (st != DS4_OK) return st;
+    ds4_memory_plan plan;
+    plan_session(m->shape, o, &plan, m->ops);
+    char advice[160];
+    snprintf(advice, sizeof advice, "use a smaller n_ctx (now %u) or chunk (%u), or close other sessions and models", o.n_ctx, o.chunk);
+    st = check_room(*m, "the rows and the work space of a session", plan.total_session_bytes - plan.checkpoint_bytes, advice, err);
     if (st != DS4_OK) return st;
     auto s = std::make_unique<ds4_session>();
     s->model = m;

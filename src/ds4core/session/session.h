@@ -62,7 +62,8 @@ struct ds4_session {
 
 namespace ds4 {
 
-void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out);
+void plan_session(const ds4_shape &s, const ds4_session_options &o, ds4_memory_plan *out,
+                  const ds4_backend_ops *ops = cpu_backend());
 ds4_status create_session(ds4_model *m, const ds4_session_options &o, ds4_session **out, ds4_error *err);
 ds4_status fork_session(ds4_session &s, ds4_session **out, ds4_error *err);
 // DS4_E_ARGUMENT unless there is a token and all are in the vocabulary.

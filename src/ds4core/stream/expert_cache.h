@@ -68,6 +68,7 @@ public:
 
     void release();
     size_t size() const { return entries_.size(); }
+    uint32_t layer() const { return layer_; }
     uint32_t expert(size_t i) const { return entries_[i].expert; }
     Place place(size_t i) const;
     // When it was made: how many were there, how many were being read already, and the bytes of those that were not.

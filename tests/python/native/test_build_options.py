@@ -34,11 +34,15 @@ def test_an_unknown_option_is_named(name):
     assert "DS4_SANITIZE" in text
 
 
-@pytest.mark.parametrize("backend", ["CUDA", "HIP"])
-def test_a_back_end_of_a_later_release_is_refused(backend):
-    code, text = configure(f"DS4_{backend}=ON")
-    assert code != 0
-    assert "comes in a later release" in text and "builds nothing for it" in text
+def test_architectures_are_checked():
+    assert configure("DS4_CUDA=ON", "DS4_CUDA_ARCHITECTURES=80;90a;120") == (0, "")
+    code, text = configure("DS4_CUDA_ARCHITECTURES=sm_80")
+    assert code != 0 and "'sm_80' is no list of numbers" in text
+    assert configure("DS4_HIP=ON", "DS4_HIP_ARCHITECTURES=gfx1100;gfx1151") == (0, "")
+    code, text = configure("DS4_HIP_ARCHITECTURES=rdna3")
+    assert code != 0 and "'rdna3' is no architecture" in text
+    code, text = configure("DS4_HIP_ARCHITECTURES=gfx942;gfx1151")
+    assert code != 0 and "build one library for each" in text
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Metal")

@@ -54,10 +54,10 @@ def test_the_library_and_the_package_have_one_version(lib):
 def test_every_status_has_its_name(lib):
     header = (CORE / "include" / "ds4" / "status.h").read_text()
     statuses = re.findall(r"^\s+(DS4_(?:OK|E_\w+)) = (\d+)", header, re.MULTILINE)
-    assert [int(value) for _, value in statuses] == list(range(15))
+    assert [int(value) for _, value in statuses] == list(range(16))
     for name, value in statuses:
         assert lib.ds4_status_name(int(value)).decode() == name
-    for value in (-1, 15, 1000):
+    for value in (-1, 16, 1000):
         assert lib.ds4_status_name(value) == b"unknown status"
 
 

@@ -69,6 +69,13 @@ class Device:
         return data.view(kind).reshape(shape)
 
 
+def same_bits(got: Array, want: Array, what: str) -> None:
+    """Raise AssertionError where bits differ, but for those that tell one NaN from another."""
+    if got.dtype == np.float32:
+        got, want = (np.where(np.isnan(v), np.float32(np.nan), v) for v in (got, want))
+    np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8), err_msg=what)
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """What a result may differ from the CPU's: absolute + relative * max |want|. Zeros ask for the same bits."""
@@ -80,7 +87,7 @@ class Tolerance:
         """Raise AssertionError with the first place that differs too much."""
         assert got.shape == want.shape and got.dtype == want.dtype, f"{what}: {got.dtype}{got.shape}"
         if not self.relative and not self.absolute:
-            np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8), err_msg=what)
+            same_bits(got, want, what)
             return
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want), err_msg=f"{what}: what is finite")
         finite = np.isfinite(want)
@@ -91,6 +98,7 @@ class Tolerance:
 
 
 EXACT = Tolerance()
+SUMS = Tolerance(relative=1e-6)  # a sum in another order: a few units in the last place
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ class Case:
     name: str
     run: Callable[[Device, np.random.Generator], Outputs]
     tolerance: Tolerance
+    metal: Tolerance
 
     def outputs(self, device: Device) -> Outputs:
         """Run on a device, with the inputs that belong to the case's name."""
@@ -110,15 +119,22 @@ CASES: list[Case] = []
 
 
 def case(
-    tolerance: Tolerance = EXACT, shapes: Iterable[dict[str, Any]] = ({},)
+    tolerance: Tolerance = EXACT,
+    shapes: Iterable[dict[str, Any]] = ({},),
+    metal: Tolerance | None = None,
 ) -> Callable[[Callable[..., Outputs]], Callable[..., Outputs]]:
-    """Make ``function(device, rng, **shape)`` known as a case for each shape."""
+    """Make ``function(device, rng, **shape)`` known as a case for each shape; metal: its tolerance there."""
 
     def add(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
         for shape in shapes:
             words = [function.__name__, *(f"{key}={value}" for key, value in shape.items())]
             CASES.append(
-                Case("-".join(words), lambda device, rng, shape=shape: function(device, rng, **shape), tolerance)
+                Case(
+                    "-".join(words),
+                    lambda device, rng, shape=shape: function(device, rng, **shape),
+                    tolerance,
+                    metal or tolerance,
+                )
             )
         return function
 
@@ -165,3 +181,24 @@ class HostControls:
     def used(self) -> int:
         """Return the bytes that are allocated on the card."""
         return int(self._library.simt_used_memory())
+
+    def unified(self, shared: bool) -> None:
+        """Choose whether the card shares the host's memory."""
+        self._library.simt_set_unified(int(shared))
+
+    def lose(self, launches: int) -> None:
+        """Lose the card after so many launches more; -1: it is there."""
+        self._library.simt_lose(ctypes.c_int64(launches))
+
+    def graphs(self) -> int:
+        """Return how many graphs have been submitted."""
+        return self._counted("simt_graphs")
+
+    def launches(self) -> int:
+        """Return how many kernels have run."""
+        return self._counted("simt_launches")
+
+    def _counted(self, name: str) -> int:
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_uint64
+        return int(function())

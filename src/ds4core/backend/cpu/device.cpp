@@ -24,6 +24,12 @@ ds4_status device_open(ds4_device **out, ds4_error *err) {
     return *out ? DS4_OK : fail(err, DS4_E_MEMORY, "out of memory while opening the cpu device");
 }
 void device_close(ds4_device *d) { delete d; }
+void device_info(ds4_device *, ds4_device_info *out) {
+    *out = {};
+    strcpy(out->name, "CPU");
+    strncpy(out->arch, isa_name(active_isa()), sizeof out->arch - 1);
+    out->unified = 1;
+}
 
 ds4_status buffer_alloc(ds4_device *, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
     auto *b = new (std::nothrow) ds4_buffer;
@@ -38,7 +44,8 @@ ds4_status buffer_alloc(ds4_device *, uint64_t bytes, ds4_buffer **out, ds4_erro
     return DS4_OK;
 }
 
-ds4_status buffer_import_host(ds4_device *, const void *host, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
+ds4_status buffer_import_host(ds4_device *, const void *host, uint64_t bytes, int, ds4_import_progress, void *,
+                              ds4_buffer **out, ds4_error *err) {
     auto *b = new (std::nothrow) ds4_buffer;
     if (!b) return fail(err, DS4_E_MEMORY, "out of memory while importing a mapped file");
     b->base = static_cast<uint8_t *>(const_cast<void *>(host));  // only read: weights have no writing operation
@@ -102,6 +109,7 @@ void download(ds4_queue *, void *dst, ds4_ref src, uint64_t bytes) { memcpy(dst,
 void copy(ds4_queue *, ds4_ref dst, ds4_ref src, uint64_t bytes) {
     memmove(ptr<uint8_t>(dst), ptr<const uint8_t>(src), bytes);
 }
+void refresh(ds4_queue *, ds4_ref, uint64_t) {}  // imported memory is the host's
 void margins_reset(ds4_queue *q) {
     q->margins.indexer = q->margins.router = std::numeric_limits<float>::infinity();
 }
@@ -125,8 +133,10 @@ const ds4_backend_ops table = {
     DS4_BACKEND_ABI,
     sizeof(ds4_backend_ops),
     "cpu",
+    DS4_CAP_IMPORTANCE,
     device_open,
     device_close,
+    device_info,
     buffer_alloc,
     buffer_import_host,
     buffer_free,
@@ -137,6 +147,7 @@ const ds4_backend_ops table = {
     upload,
     download,
     copy,
+    refresh,
     margins_reset,
     margins,
     drain,

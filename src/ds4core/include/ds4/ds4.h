@@ -3,6 +3,7 @@
 #define DS4_H
 #include "status.h"
 #include "gguf.h"
+#include "backends.h"
 #include "model.h"
 #include "session.h"
 #include "experts.h"

@@ -31,9 +31,15 @@ typedef struct ds4_shape {
 /* How expert streaming reads: io_uring where the system has it and threads elsewhere, or one of them by name. */
 enum { DS4_READ_AUTO = 0, DS4_READ_URING = 1, DS4_READ_THREADS = 2 };
 
+/* Called between tensors and layers on the calling thread, at most every 50 ms; non-zero stops the work. */
+typedef struct ds4_progress {
+    uint64_t done, total;    /* tokens of a prefill, or bytes of a check or of an upload */
+} ds4_progress;
+typedef int (*ds4_pulse)(void *ud, const ds4_progress *p);
+
 typedef struct ds4_model_options {
     uint32_t struct_size;
-    const char *backend;     /* "auto" or "cpu" in this version; others answer DS4_E_UNAVAILABLE with the reason */
+    const char *backend;     /* "auto", "cpu", or a name of ds4/backends.h */
     const char *mtp_path;    /* a separate file with the MTP block, or NULL */
     /* Expert streaming (ds4/experts.h): memory for routed experts, which are then read from the file when they are
      * needed, while all other weights are copied to memory. 0 (default): everything is mapped. */
@@ -44,11 +50,17 @@ typedef struct ds4_model_options {
     int32_t read_cached;     /* 1: read through the page cache even where the file system could do without */
     double expert_half_life; /* tokens after which a recent selection counts half in the choice of who goes; 0: 4 */
     int32_t expert_no_guesses; /* 1: read nothing on a guess of what the next layer needs; for measurements */
+    ds4_pulse pulse;         /* told of the upload to a device with memory of its own; or NULL */
+    void *ud;
 } ds4_model_options;
 
 DS4_API void ds4_model_options_init(ds4_model_options *o);
 
-/* Open, check the whole directory against the shape registry, bind the weights without copying them.
+/* Open, check the whole directory against the shape registry, bind the weights without copying them; a device with
+ * memory of its own gets a copy.
+ * DS4_E_UNAVAILABLE   there is no such backend or device; the text says why.
+ * DS4_E_DEVICE_MEMORY the device has no room for the weights; nothing was allocated.
+ * DS4_E_CANCELLED     the pulse stopped the upload.
  * DS4_E_ARGUMENT      an option is out of range; for expert_cache_bytes the text names the smallest possible number.
  * DS4_E_UNSUPPORTED   another architecture or shape, a tensor type ds4 cannot compute with; lists every difference.
  * DS4_E_FORMAT, DS4_E_IO   as ds4_gguf_open. */
@@ -76,12 +88,6 @@ typedef struct ds4_memory_plan {
     uint64_t checkpoint_bytes;    /* of checkpoints, when as many are kept as the options allow */
     uint64_t total_session_bytes; /* all of the lines above */
 } ds4_memory_plan;
-
-/* Called between tensors and layers on the calling thread, at most every 50 ms; non-zero stops the work. */
-typedef struct ds4_progress {
-    uint64_t done, total;    /* tokens of a prefill, or bytes of a check */
-} ds4_progress;
-typedef int (*ds4_pulse)(void *ud, const ds4_progress *p);
 
 /* Decode every weight and look for NaN and infinity; DS4_E_DATA names the first tensors, rows and columns. */
 DS4_API ds4_status ds4_model_check(const ds4_model *m, ds4_pulse pulse, void *ud, ds4_error *err);

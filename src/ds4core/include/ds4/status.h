@@ -34,7 +34,8 @@ typedef enum ds4_status {
     DS4_E_UNAVAILABLE = 11,/* this build or machine has no such backend */
     DS4_E_DEVICE = 12,     /* a device failed */
     DS4_E_DATA = 13,       /* weights or logits hold NaN or infinity */
-    DS4_E_INTERNAL = 14    /* a bug in ds4; please report the message */
+    DS4_E_INTERNAL = 14,   /* a bug in ds4; please report the message */
+    DS4_E_DEVICE_MEMORY = 15 /* the memory of a device is exhausted, or has no room for what was asked for */
 } ds4_status;
 
 #define DS4_NO_OFFSET UINT64_MAX
