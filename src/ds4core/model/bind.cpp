@@ -49,9 +49,10 @@ public:
         }
         ds4_status st = check_room(m_, "the weights", bytes, kWeightsAdvice, err);
         if (st != DS4_OK) return st;
-        st = m_.ops->buffer_import_host(m_.device, data, bytes, 0, options_.pulse ? report : nullptr,
+        st = m_.ops->buffer_import_host(m_.device, data, bytes, m_.stream != nullptr, options_.pulse ? report : nullptr,
                                         const_cast<ds4_model_options *>(&options_), keep(), err);
         file_buffer_ = m_.buffers.back();
+        if (st == DS4_OK && m_.stream) m_.resident.emplace_back(file_buffer_, bytes);
         return st == DS4_OK ? m_.ops->queue_create(m_.device, 1, nullptr, &uploads_, err) : st;
     }
 
@@ -323,7 +324,16 @@ ds4_status start_stream(ds4_model &m, const ds4_model_options &o, ds4_error *err
     if (st != DS4_OK) return st;
     ds4_device_info info{};
     m.ops->device_info(m.device, &info);
-    if (!info.unified) m.mirror = std::make_unique<SlotMirror>(cache.n_slots(), cache.slot_bytes());
+    if (!info.unified) {
+        m.mirror = std::make_unique<SlotMirror>(cache.n_slots(), cache.slot_bytes());
+        ds4_queue *uploads = nullptr;
+        st = m.ops->queue_create(m.device, 1, nullptr, &uploads, err);
+        if (st != DS4_OK) return st;
+        for (const auto &[buffer, bytes] : m.resident) m.ops->refresh(uploads, ref(buffer), bytes);
+        st = m.ops->queue_wait(uploads, err);
+        m.ops->queue_destroy(uploads);
+        if (st != DS4_OK) return st;
+    }
     const ds4_ref slab = ref(m.buffers.back());
     auto place = [&](LayerWeights &l) { l.gate_exps.data = l.up_exps.data = l.down_exps.data = slab; };
     for (LayerWeights &l : m.layers) place(l);

@@ -66,6 +66,7 @@ struct ds4_model {
     std::unique_ptr<ds4::ExpertStream> stream; // when the experts stay in the file
     std::unique_ptr<ds4::SlotMirror> mirror;   // of the slots, on a device with memory of its own
     std::vector<ds4_buffer *> buffers;
+    std::vector<std::pair<ds4_buffer *, uint64_t>> resident;  // of these: weights that are read after they are bound
 
     ds4_weight token_embd{}, output{};
     ds4_ref output_norm{};

@@ -113,7 +113,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_allocated(
     before = controls.used()
     controls.memory(path.stat().st_size // 2)
     with pytest.raises(
-        ds4.DeviceMemoryError, match=r"the weights of .* do not fit .* which has .* free of .* expert_cache"
+        ds4.DeviceMemoryError, match=r"the weights of .* do not fit .* which has .* free of .*expert_cache"
     ):
         ds4.Model.open(path, backend=controls.name)
     assert controls.used() == before
@@ -148,7 +148,7 @@ def test_a_session_keeps_to_its_plan(controls: Controls, tiny_gguf: TinyGGUF) ->
         with model.session(n_ctx=128, chunk=16) as session:
             session.eval(list(range(1, 40)))
             session.eval(7)
-            assert controls.used() - before <= session.memory_bytes
+            assert controls.used() - before <= session.n_bytes
 
 
 def test_a_lost_device_is_an_error_and_the_process_lives(controls: Controls, tiny_gguf: TinyGGUF) -> None:
