@@ -27,7 +27,6 @@ ds4_status device_open(ds4_device **out, ds4_error *err) {
 }
 void device_close(ds4_device *d) { delete d; }
 
-#if DS4_BACKEND_ABI >= 6
 void device_info(ds4_device *d, ds4_device_info *out) {
     const DeviceInfo i = d->driver->info();
     *out = {};
@@ -37,7 +36,6 @@ void device_info(ds4_device *d, ds4_device_info *out) {
     out->free_bytes = i.used < i.memory ? i.memory - i.used : 0;
     out->unified = 1;
 }
-#endif
 
 // What the driver said about memory, with what can be done.
 ds4_status refused(ds4_error *err, ds4_status st, uint64_t bytes, const std::string &why) {
@@ -60,12 +58,17 @@ ds4_status buffer_alloc(ds4_device *d, uint64_t bytes, ds4_buffer **out, ds4_err
 }
 
 // Whole pages are imported: those that the range lies in.
-#if DS4_BACKEND_ABI >= 6
 ds4_status buffer_import_host(ds4_device *d, const void *host, uint64_t bytes, int, ds4_import_progress, void *, ds4_buffer **out,
                               ds4_error *err) {
-#else
-ds4_status buffer_import_host(ds4_device *d, const void *host, uint64_t bytes, ds4_buffer **out, ds4_error *err) {
-#endif
+    // The device wants all of it in memory; a machine that has not so much would swap until it stands still.
+    const DeviceInfo now = d->driver->info();
+    const uint64_t free_bytes = now.used < now.memory ? now.memory - now.used : 0;
+    if (bytes > free_bytes)
+        return fail(err, DS4_E_MEMORY,
+                    "%s: %llu bytes of weights do not fit the %llu bytes that %s may still use; stream the experts (expert_cache), "
+                    "close other models, or use cpu",
+                    kBackendName, static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(free_bytes),
+                    now.name.c_str());
     auto *b = new (std::nothrow) ds4_buffer;
     if (!b) return fail(err, DS4_E_MEMORY, "out of memory while making a buffer");
     const uint64_t page = d->info.page, begin = reinterpret_cast<uint64_t>(host);
@@ -117,9 +120,7 @@ ds4_status queue_wait(ds4_queue *q, ds4_error *err) {
 void upload(ds4_queue *q, ds4_ref dst, const void *src, uint64_t bytes) { q->encoder.upload(dst, src, bytes); }
 void download(ds4_queue *q, void *dst, ds4_ref src, uint64_t bytes) { q->encoder.download(dst, src, bytes); }
 void copy(ds4_queue *q, ds4_ref dst, ds4_ref src, uint64_t bytes) { q->encoder.copy(dst, src, bytes); }
-#if DS4_BACKEND_ABI >= 6
 void refresh(ds4_queue *, ds4_ref, uint64_t) {}  // imported memory is the host's
-#endif
 void margins_reset(ds4_queue *q) { q->encoder.reset_margins(); }
 ds4_margins margins(ds4_queue *q) { return q->encoder.margins(); }
 void drain(ds4_queue *q) { q->encoder.drain(); }
@@ -131,15 +132,10 @@ const ds4_backend_ops table = {
     DS4_BACKEND_ABI,
     sizeof(ds4_backend_ops),
     kBackendName,
-#if DS4_BACKEND_ABI >= 6
     DS4_CAP_IMPORTANCE,
     device_open,
     device_close,
     device_info,
-#else
-    device_open,
-    device_close,
-#endif
     buffer_alloc,
     buffer_import_host,
     buffer_free,
@@ -150,9 +146,7 @@ const ds4_backend_ops table = {
     upload,
     download,
     copy,
-#if DS4_BACKEND_ABI >= 6
     refresh,
-#endif
     margins_reset,
     margins,
     drain,

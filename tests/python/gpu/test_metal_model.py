@@ -13,9 +13,6 @@ from support.compare import compare_logits, compare_prompt
 from support.golden import VARIANTS, load_golden
 from support.tiny_gguf import RECIPES, write_tiny_gguf
 
-if not hasattr(ds4, "load_backend"):
-    pytest.skip("ds4 cannot be told to load another back end", allow_module_level=True)
-
 PLAIN = {"qat": False, "rows": "f32"}
 LIBRARY = gpu.host_library("metal_host")
 
@@ -30,6 +27,7 @@ def controls() -> Iterator[gpu.HostControls]:
     yield made
     made.order(0)
     made.lose(-1)
+    made.memory(16 << 30)
     assert made.used() == before, "memory of the device was not given back"
 
 
@@ -99,6 +97,13 @@ def test_streamed_experts_change_no_bit(controls: gpu.HostControls, tiny_gguf: T
             session.eval(20)
             logits.append(session.logits().copy())
     np.testing.assert_array_equal(logits[0], logits[1])
+
+
+def test_weights_that_do_not_fit_are_refused(controls: gpu.HostControls, tiny_gguf: TinyGGUF) -> None:
+    path = tiny_gguf("flash")
+    controls.memory(path.stat().st_size // 2)
+    with pytest.raises(MemoryError, match=r"of weights do not fit .* stream the experts .*, or use cpu"):
+        ds4.Model.open(path, backend="metal-host")
 
 
 def test_a_lost_device_is_an_error_and_the_process_lives(controls: gpu.HostControls, tiny_gguf: TinyGGUF) -> None:
