@@ -110,8 +110,12 @@ def run(
                     session, text.tokens, stops, gen_tokens=gen_tokens, repeats=reps, eos=model.tokenizer.eos_id,
                     progress=progress, at_frontier=writer,
                 ):  # fmt: skip
-                    rows.write(table.row(f))
-                    found.append(f)
+                    found.append(f)  # first: who reads the row may interrupt at once, and the end tells how many there are
+                    try:
+                        rows.write(table.row(f))
+                    except OSError:
+                        found.pop()
+                        raise
         if plot is not None:
             plot_sweep(found, plot, title=f"{facts['model']}, {facts['threads']} thread(s), {facts['cpu_isa']}")
             note(f"wrote {plot}")

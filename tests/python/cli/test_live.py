@@ -281,13 +281,13 @@ def test_stopping_and_ending_give_the_row_back(emulated: Any) -> None:
 
 def test_in_a_conversation(terminal: Any) -> None:
     """The speed is there while an answer is written, and gone after it."""
-    # Slowed down so that an answer takes long enough on any machine.
-    t = terminal("--nothink", "-n", "100", "-c", "4000", "--temp", "0", "--power", "10", columns=COLUMNS)
+    # A plain answer (random text may leave the end of the row in doubt), slowed down to seconds on any machine.
+    t = terminal("-m", "tiny", "-n", "100", "-c", "4000", "--temp", "0", "--power", "1", columns=COLUMNS)
     termios.tcsetwinsize(t.master, (ROWS, COLUMNS))
     screen = pyte.HistoryScreen(COLUMNS, ROWS, history=100_000)
     stream = pyte.Stream(screen)
     before = t.wait_for("ds4>")
-    t.type("hello\r")
+    t.type("What is 347 + 285?\r")
     seen = t.wait_for("generation") + "generation" + t.wait_for("ds4>")
     stream.feed(before + "ds4>" + seen)
     assert " tokens, context " in seen and re.search(r"\d t/s, \d+ tokens, context \d+/4000", seen)
