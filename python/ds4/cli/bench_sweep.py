@@ -110,7 +110,7 @@ def run(
                     session, text.tokens, stops, gen_tokens=gen_tokens, repeats=reps, eos=model.tokenizer.eos_id,
                     progress=progress, at_frontier=writer,
                 ):  # fmt: skip
-                    found.append(f)  # first: who reads the row may interrupt at once, and the end tells how many there are
+                    found.append(f)  # first: who reads the row may interrupt at once
                     try:
                         rows.write(table.row(f))
                     except OSError:
