@@ -304,25 +304,13 @@ OPTIONS: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {
     }),
 }  # fmt: skip
 
+DEVICE = ("backend", "cpu", "threads", "affinity", "numa")
+"""What computes, and where its threads are."""
+MEMORY = ("force_memory", "simulate_memory", "expert_cache", "ssd_streaming", "read_depth", "cold")
+"""What of a model is in memory."""
+
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Model": (
-        "model",
-        "mtp",
-        "mtp_draft",
-        "mtp_margin",
-        "backend",
-        "cpu",
-        "threads",
-        "affinity",
-        "numa",
-        "check",
-        "force_memory",
-        "simulate_memory",
-        "expert_cache",
-        "ssd_streaming",
-        "read_depth",
-        "cold",
-    ),
+    "Model": ("model", "mtp", "mtp_draft", "mtp_margin", *DEVICE, "check", *MEMORY),
     "Session": ("ctx", "no_qat", "activations"),
     "Prompt": ("prompt", "prompt_file", "system", "think", "think_max", "nothink"),
     "Sampling": ("tokens", "temp", "top_k", "top_p", "min_p", "seed"),

@@ -39,7 +39,7 @@ from ds4.score import (
 
 from .diagnostics import source_of
 from .opening import check_memory, make_session, opened_model, opened_pair
-from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
+from .options import DEVICE, MAX_CONTEXT, MEMORY, FiniteFloat, Whole, report_option, take
 from .output import OutputFile, keep_apart
 from .score_tables import (
     comparison_table,
@@ -107,24 +107,7 @@ def _outputs(json_file: Path | None, table_file: Path | None = None) -> Iterator
         yield _Outputs(*opened)
 
 
-def _model_options(function: F) -> F:
-    names = (
-        "backend",
-        "cpu",
-        "threads",
-        "affinity",
-        "numa",
-        "check",
-        "force_memory",
-        "simulate_memory",
-        "expert_cache",
-        "ssd_streaming",
-        "read_depth",
-        "cold",
-        "no_qat",
-        "activations",
-    )
-    return take("model", *names)(function)
+_model_options = take("model", *DEVICE, "check", *MEMORY, "no_qat", "activations")
 
 
 def _ctx_option(default: str) -> Callable[[F], F]:

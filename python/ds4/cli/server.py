@@ -13,7 +13,7 @@ import click
 
 from .memory import available_beside, show_size
 from .opening import check_memory, check_text, opened_model
-from .options import FiniteFloat, SizeType, Whole, take
+from .options import DEVICE, MEMORY, FiniteFloat, SizeType, Whole, take
 from .output import keep_apart
 from .settings import Settings
 from .steering import chosen_steering
@@ -126,8 +126,7 @@ at once."""
 @click.option("--quiet", is_flag=True, help="Do not tell of each request.")
 @take("dir_steering_file", "dir_steering_ffn", "dir_steering_attn")
 @take("mtp", "mtp_draft", "mtp_margin")
-@take("backend", "cpu", "threads", "affinity", "numa", "check", "force_memory", "simulate_memory")
-@take("expert_cache", "ssd_streaming", "read_depth", "cold")
+@take(*DEVICE, "check", *MEMORY)
 @take("no_qat", "activations")
 def command(
     name: str, host: str, port: int, api_keys: tuple[str, ...], api_key_file: Path | None, allow_open: bool,

@@ -14,7 +14,7 @@ from ds4.steer import SteerPrompt, SweepRow, build_directions, parse_scales, rea
 from ds4.steering import MAX_DIRECTIONS
 
 from .opening import check_text, make_session, opened_model
-from .options import MAX_CONTEXT, FiniteFloat, Whole, report_option, take
+from .options import DEVICE, MAX_CONTEXT, MEMORY, FiniteFloat, Whole, report_option, take
 from .output import keep_apart, report_file
 from .settings import Settings
 from .steering import load_steering
@@ -62,23 +62,7 @@ def command() -> None:
     """Steering."""
 
 
-def _model_options(function: F) -> F:
-    names = (
-        "backend",
-        "cpu",
-        "threads",
-        "affinity",
-        "numa",
-        "force_memory",
-        "simulate_memory",
-        "expert_cache",
-        "ssd_streaming",
-        "read_depth",
-        "cold",
-        "no_qat",
-        "activations",
-    )
-    return take("model", *names)(function)
+_model_options = take("model", *DEVICE, *MEMORY, "no_qat", "activations")
 
 
 _MODE = (
