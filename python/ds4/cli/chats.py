@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from ds4 import Model, Session, Tokenizer
 from ds4.kvstore import KVStore, StoreDamageError, session_settings
+from ds4.user_cache import write_private
 
 from .conversation import MODES, Conversation, Turn
 
@@ -266,19 +266,9 @@ class Chats:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that appears when it is complete, readable for its owner only."""
+    """Write a file that appears when it is complete, readable for its owner only; an error names it."""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".saving-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_private(path, data)
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
+
+from ds4.user_cache import write_private
 
 _SETTINGS = "settings.json"
 _DEFAULT = "default_model"
@@ -81,18 +80,8 @@ def set_default_model(path: Path | None) -> None:
     facts.pop(_DEFAULT, None)
     if path is not None:
         facts[_DEFAULT] = str(path.absolute())
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".settings-", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as f:
-            f.write(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    content = json.dumps(facts, ensure_ascii=False, indent=1) + "\n"
+    write_private(file, content.encode("utf-8", "surrogateescape"))
 
 
 def model_or_default(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
