@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,8 +21,9 @@ __all__ = ["ModelExperts", "measure_reads"]
 class ModelExperts:
     """The part of `ds4.Model` that is about routed experts which are read when they are needed."""
 
+    @abstractmethod
     def _open(self) -> _model.Model:
-        raise NotImplementedError
+        """Return the native model, or raise StateError when it is closed."""
 
     @property
     def streams(self) -> bool:

@@ -20,7 +20,8 @@ float selection_score(float x) { return std::sqrt(std::max(x, 0.0f) + std::log1p
 
 }  // namespace
 
-// guessed_ and ranks_ := the experts that n rows of scores choose, best ranks first.
+// guessed_ and ranks_ := the experts that n rows of scores choose, best ranks first. Not by the operation `router`, whose
+// margins tell of the choices that results depend on.
 void Graph::rank_guesses(const LayerWeights &next, uint32_t n) {
     const uint32_t n_expert = m_.shape.n_expert, k = m_.shape.n_expert_used;
     scores_.resize(size_t{n} * n_expert);
