@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "ds4/gguf.h"
-#include "resolve.h"
 
 namespace ds4::metal {
 namespace {

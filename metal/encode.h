@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/resolved.h"
 #include "driver.h"
 #include "records.h"
 
@@ -19,6 +20,7 @@ struct ds4_buffer {
     uint64_t lead = 0;  // bytes of `memory` before the buffer, which begins inside a page
     bool imported = false;
 };
+inline uint64_t device_address(const ds4_buffer &b) { return b.memory.address + b.lead; }
 
 namespace ds4::metal {
 

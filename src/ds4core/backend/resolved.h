@@ -1,16 +1,20 @@
-// Argument records as kernels see them: the handle of every buffer replaced by its address on the device.
+// Argument records as kernels of a device see them: the handle of every buffer replaced by its address there.
+//
+// A back end defines device_address beside its ds4_buffer.
 #pragma once
 
-#include "encode.h"
+#include "backend/kernel_args.h"
 
-namespace ds4::metal {
+struct ds4_buffer;
+inline uint64_t device_address(const ds4_buffer &);
+
+namespace ds4 {
 
 inline void resolve(ds4_ref &r) {
-    if (!r.buffer) return;
-    const ds4_buffer *b = reinterpret_cast<ds4_buffer *>(r.buffer);
-    r.buffer = b->memory.address + b->lead;
+    if (r.buffer) r.buffer = device_address(*reinterpret_cast<const ds4_buffer *>(r.buffer));
 }
 inline void resolve(ds4_weight &w) { resolve(w.data); }
+inline void resolve(ds4_importance &i) { resolve(i.sum_in), resolve(i.sum_mid), resolve(i.counts); }
 template <class... T> void resolve_each(T &...each) { (resolve(each), ...); }
 
 inline void resolve(ds4_args_embed &a) { resolve_each(a.table, a.tokens, a.out); }
@@ -31,8 +35,7 @@ inline void resolve(ds4_args_attention &a) {
 }
 inline void resolve(ds4_args_router &a) { resolve_each(a.scores, a.bias, a.table, a.tokens, a.ids, a.weights); }
 inline void resolve(ds4_args_experts &a) {
-    resolve_each(a.gate, a.up, a.down, a.x, a.ids, a.weights, a.y, a.places, a.chosen);
-    resolve_each(a.importance.sum_in, a.importance.sum_mid, a.importance.counts);
+    resolve_each(a.gate, a.up, a.down, a.x, a.ids, a.weights, a.y, a.importance, a.places, a.chosen);
 }
 inline void resolve(ds4_args_swiglu &a) { resolve_each(a.a, a.b); }
 inline void resolve(ds4_args_add_rows &a) { resolve_each(a.x, a.e); }
@@ -47,4 +50,4 @@ template <class Args> Args resolved(const Args *a) {
     return copy;
 }
 
-}  // namespace ds4::metal
+}  // namespace ds4
