@@ -166,19 +166,7 @@ struct HalfWmma : HalfGfx12 {};
 struct HalfWmma : HalfGfx11 {};
 #endif
 
-#if defined(__HIP__)
-#if DS4_WARP == 64
-using HalfUnit = HalfGfx942;
-#else
-using HalfUnit = HalfWmma;
-#endif
-#elif DS4_ON_DEVICE
-using HalfUnit = HalfSm80;
-#elif DS4_WARP == 64
-using HalfUnit = HalfGfx942;
-#else
-using HalfUnit = HalfSm80;
-#endif
+using HalfUnit = UnitOf<HalfSm80, HalfGfx942, HalfWmma>;
 static_assert(HalfUnit::kLanes == kWarp, "a unit belongs to a warp size");
 
 // A float as two halves: their sum is off by at most 2^-22 of it, and 2^-25.

@@ -138,19 +138,7 @@ struct Int8Wmma : Int8Gfx12 {};
 struct Int8Wmma : Int8Gfx11 {};
 #endif
 
-#if defined(__HIP__)
-#if DS4_WARP == 64
-using Int8Unit = Int8Gfx942;
-#else
-using Int8Unit = Int8Wmma;
-#endif
-#elif DS4_ON_DEVICE
-using Int8Unit = Int8Sm80;
-#elif DS4_WARP == 64
-using Int8Unit = Int8Gfx942;
-#else
-using Int8Unit = Int8Sm80;
-#endif
+using Int8Unit = UnitOf<Int8Sm80, Int8Gfx942, Int8Wmma>;
 static_assert(Int8Unit::kLanes == kWarp, "a unit belongs to a warp size");
 
 }  // namespace ds4::gpu

@@ -23,6 +23,8 @@
 // Arithmetic: multiply-add is never fused behind our back; write fmaf where it is wanted.
 #pragma once
 
+#include <type_traits>
+
 #include "backend/kernel_args.h"
 
 #ifdef DS4_HOST_SIMT
@@ -144,6 +146,13 @@ __device__ __forceinline__ int dot4(int a, int b, int c) {
 namespace ds4::gpu {
 
 constexpr int kMostWarps = 1024 / kWarp;  // of a block
+
+// The matrix unit that kernels are compiled with. The host executor plays CUDA with warps of 32 and HIP with those of 64.
+#if defined(__HIP__)
+template <class Cuda, class Wave64, class Wave32> using UnitOf = std::conditional_t<kWarp == 64, Wave64, Wave32>;
+#else
+template <class Cuda, class Wave64, class Wave32> using UnitOf = std::conditional_t<kWarp == 64, Wave64, Cuda>;
+#endif
 
 // The place that a resolved reference names (see resolved() in backend.h); NULL when it is absent.
 template <class T = float> __host__ __device__ __forceinline__ T *at(ds4_ref r) {

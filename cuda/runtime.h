@@ -13,6 +13,18 @@
 // rt::launch             a kernel
 #pragma once
 
+#include <cstdint>
+
+namespace ds4::gpu::rt {
+
+struct Info {
+    char name[128], arch[32];
+    uint64_t total, free;
+    bool unified;
+};
+
+}  // namespace ds4::gpu::rt
+
 #ifdef DS4_HOST_SIMT
 #include "runtime_simt.h"
 #elif defined(__HIP__)

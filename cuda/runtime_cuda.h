@@ -15,22 +15,13 @@ using Stream = cudaStream_t;
 using Graph = cudaGraph_t;
 using GraphExec = cudaGraphExec_t;
 
-struct Info {
-    char name[128], arch[32];
-    uint64_t total, free;
-    bool unified;
-};
+}  // namespace ds4::gpu::rt
 
-inline const char *text(Result r) { return cudaGetErrorString(r); }
-inline const char *explain(Stream, Result r) { return text(r); }
+#define DS4_RT(name) cuda##name
+#include "runtime_device.h"
+#undef DS4_RT
 
-inline Result memory(uint64_t *free, uint64_t *total) {
-    size_t f = 0, t = 0;
-    const Result r = cudaMemGetInfo(&f, &t);
-    *free = f;
-    *total = t;
-    return r;
-}
+namespace ds4::gpu::rt {
 
 // The compiled architectures are 8.0, 9.0 and 12.0, each with the code that later ones of its generation can run.
 inline Result open(int index, Info *info) {
@@ -66,12 +57,7 @@ inline void explain_open(Result r, char *out, size_t size) {
         default: snprintf(out, size, "%s", text(r));
     }
 }
-inline Result allocate(void **out, uint64_t bytes) {
-    const Result r = cudaMalloc(out, bytes);
-    if (r) cudaGetLastError();  // told here; not again by the next launch
-    return r;
-}
-inline void release(void *p) { cudaFree(p); }
+
 inline Result allocate_pinned(void **out, uint64_t bytes) { return cudaMallocHost(out, bytes); }
 inline void release_pinned(void *p) { cudaFreeHost(p); }
 
@@ -82,30 +68,7 @@ inline Result map_host(const void *host, uint64_t bytes, void **device) {
     if (r) cudaGetLastError();
     return r;
 }
-inline void unmap_host(const void *host) { cudaHostUnregister(const_cast<void *>(host)); }
 
-inline Result clear(void *p, uint64_t bytes) {
-    const Result r = cudaMemset(p, 0, bytes);
-    return r ? r : cudaDeviceSynchronize();
-}
-inline Result upload_now(void *dst, const void *src, uint64_t bytes) {
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice);
-}
-
-inline Result stream_create(Stream *out, unsigned) { return cudaStreamCreateWithFlags(out, cudaStreamNonBlocking); }
-inline void stream_destroy(Stream s) { cudaStreamDestroy(s); }
-inline Result copy(Stream s, void *dst, const void *src, uint64_t bytes) {
-    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s);
-}
-inline Result fill(Stream s, void *dst, int value, uint64_t bytes) { return cudaMemsetAsync(dst, value, bytes, s); }
-inline Result wait(Stream s) { return cudaStreamSynchronize(s); }
-
-// What is enqueued from `capture_begin` on is kept, not run.
-inline Result capture_begin(Stream s) { return cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed); }
-inline Result capture_end(Stream s, Graph *out) { return cudaStreamEndCapture(s, out); }
-inline void graph_destroy(Graph g) {
-    if (g) cudaGraphDestroy(g);
-}
 // Run a captured graph: by the executable graph of the last one when they differ in parameters only, else by a new one.
 inline Result graph_run(Stream s, Graph g, GraphExec *exec) {
     if (*exec) {
@@ -117,9 +80,6 @@ inline Result graph_run(Stream s, Graph g, GraphExec *exec) {
     }
     const Result r = cudaGraphInstantiate(exec, g, 0);
     return r ? r : cudaGraphLaunch(*exec, s);
-}
-inline void exec_destroy(GraphExec e) {
-    if (e) cudaGraphExecDestroy(e);
 }
 
 template <class... P, class... A>

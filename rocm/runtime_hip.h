@@ -15,22 +15,13 @@ using Stream = hipStream_t;
 using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
 
-struct Info {
-    char name[128], arch[32];
-    uint64_t total, free;
-    bool unified;
-};
+}  // namespace ds4::gpu::rt
 
-inline const char *text(Result r) { return hipGetErrorString(r); }
-inline const char *explain(Stream, Result r) { return text(r); }
+#define DS4_RT(name) hip##name
+#include "runtime_device.h"
+#undef DS4_RT
 
-inline Result memory(uint64_t *free, uint64_t *total) {
-    size_t f = 0, t = 0;
-    const Result r = hipMemGetInfo(&f, &t);
-    *free = f;
-    *total = t;
-    return r;
-}
+namespace ds4::gpu::rt {
 
 inline Result open(int index, Info *info) {
     int n = 0;
@@ -59,12 +50,7 @@ inline void explain_open(Result r, char *out, size_t size) {
         default: snprintf(out, size, "%s", text(r));
     }
 }
-inline Result allocate(void **out, uint64_t bytes) {
-    const Result r = hipMalloc(out, bytes);
-    if (r) (void)hipGetLastError();  // told here; not again by the next launch
-    return r;
-}
-inline void release(void *p) { (void)hipFree(p); }
+
 inline Result allocate_pinned(void **out, uint64_t bytes) { return hipHostMalloc(out, bytes, hipHostMallocDefault); }
 inline void release_pinned(void *p) { (void)hipHostFree(p); }
 
@@ -75,30 +61,7 @@ inline Result map_host(const void *host, uint64_t bytes, void **device) {
     if (r) (void)hipGetLastError();
     return r;
 }
-inline void unmap_host(const void *host) { (void)hipHostUnregister(const_cast<void *>(host)); }
 
-inline Result clear(void *p, uint64_t bytes) {
-    const Result r = hipMemset(p, 0, bytes);
-    return r ? r : hipDeviceSynchronize();
-}
-inline Result upload_now(void *dst, const void *src, uint64_t bytes) {
-    return hipMemcpy(dst, src, bytes, hipMemcpyHostToDevice);
-}
-
-inline Result stream_create(Stream *out, unsigned) { return hipStreamCreateWithFlags(out, hipStreamNonBlocking); }
-inline void stream_destroy(Stream s) { (void)hipStreamDestroy(s); }
-inline Result copy(Stream s, void *dst, const void *src, uint64_t bytes) {
-    return hipMemcpyAsync(dst, src, bytes, hipMemcpyDefault, s);
-}
-inline Result fill(Stream s, void *dst, int value, uint64_t bytes) { return hipMemsetAsync(dst, value, bytes, s); }
-inline Result wait(Stream s) { return hipStreamSynchronize(s); }
-
-// What is enqueued from `capture_begin` on is kept, not run.
-inline Result capture_begin(Stream s) { return hipStreamBeginCapture(s, hipStreamCaptureModeRelaxed); }
-inline Result capture_end(Stream s, Graph *out) { return hipStreamEndCapture(s, out); }
-inline void graph_destroy(Graph g) {
-    if (g) (void)hipGraphDestroy(g);
-}
 // Run a captured graph: by the executable graph of the last one when they differ in parameters only, else by a new one.
 inline Result graph_run(Stream s, Graph g, GraphExec *exec) {
     if (*exec) {
@@ -111,9 +74,6 @@ inline Result graph_run(Stream s, Graph g, GraphExec *exec) {
     }
     const Result r = hipGraphInstantiate(exec, g, nullptr, nullptr, 0);
     return r ? r : hipGraphLaunch(*exec, s);
-}
-inline void exec_destroy(GraphExec e) {
-    if (e) (void)hipGraphExecDestroy(e);
 }
 
 template <class... P, class... A>

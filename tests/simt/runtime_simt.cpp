@@ -1,4 +1,4 @@
-#include "runtime_simt.h"
+#include "runtime.h"
 
 #include <atomic>
 #include <cstdio>

@@ -19,12 +19,6 @@ namespace ds4::gpu::rt {
 using Result = int;
 enum { kOk = 0, kOutOfMemory = 2, kFailed = 700 };
 
-struct Info {
-    char name[128], arch[32];
-    uint64_t total, free;
-    bool unified;
-};
-
 struct Step {
     std::function<void()> host;  // or
     simt::Launch launch;
